@@ -1,0 +1,105 @@
+//! Sessions: what an agent sees. Every operation is a few requests of the store, and its cost is
+//! stated.
+
+mod list;
+mod read;
+mod stat;
+
+use std::sync::Arc;
+
+pub use self::list::Depth;
+pub use self::read::{FileBytes, TextFile, Window};
+use crate::config::Settings;
+#[cfg(feature = "embedded")]
+use crate::embedded::Embedded;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Mount, Mounts, Session};
+use crate::path::VirtualPath;
+use crate::store::{RequestCounts, Store};
+
+/// One bucket: the handle that a process shares.
+///
+/// It holds the client, its connections and the limits. Cloning it is cheap; a process needs one
+/// for each bucket, and opens a session on it for each request it serves.
+#[derive(Debug, Clone)]
+pub struct SkillFs(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    store: Store,
+    max_read_bytes: u64,
+}
+
+impl SkillFs {
+    /// Builds the client from settings and the AWS chain. Nothing is sent to the bucket: whether
+    /// it is there, the first operation tells.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when a setting is wrong.
+    pub async fn connect(settings: &Settings) -> Result<Self> {
+        let store = Store::connect(settings).await?;
+        Ok(Self::over(store, settings))
+    }
+
+    /// A bucket in an embedded store, which is made when it is not there. Of the settings,
+    /// endpoint, region and credentials are not used.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when a setting is wrong, [`ErrorKind::Unavailable`] when the
+    /// store cannot be written.
+    #[cfg(feature = "embedded")]
+    pub async fn embedded(embedded: &Embedded, settings: &Settings) -> Result<Self> {
+        settings.check()?;
+        embedded.create_bucket(&settings.bucket).await?;
+        let store = Store::embedded(embedded, settings.clone()).await;
+        Ok(Self::over(store, settings))
+    }
+
+    fn over(store: Store, settings: &Settings) -> Self {
+        Self(Arc::new(Shared { store, max_read_bytes: settings.max_read_bytes }))
+    }
+
+    /// Opens a session. No I/O; it costs microseconds.
+    #[must_use]
+    pub fn session(&self, session: &Session) -> S3Backend {
+        S3Backend { shared: self.0.clone(), mounts: Arc::new(Mounts::of(session)) }
+    }
+
+    /// Requests sent so far by all sessions of this handle, retries included.
+    #[must_use]
+    pub fn requests(&self) -> RequestCounts {
+        self.0.store.requests()
+    }
+}
+
+/// One session: the mounts of one user, thread and ticket, and nothing else.
+///
+/// Cloning it is cheap. Every method may be called from any task, and dropping its future cancels
+/// it with no effect.
+///
+/// Paths are text or [`VirtualPath`]s. A relative one is relative to `/workspace`.
+#[derive(Debug, Clone)]
+pub struct S3Backend {
+    shared: Arc<Shared>,
+    mounts: Arc<Mounts>,
+}
+
+impl S3Backend {
+    /// The session's mounts, sorted by path.
+    pub fn mounts(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter()
+    }
+
+    fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// Alike for what is missing and for what belongs to somebody else.
+    fn not_found(path: &VirtualPath) -> Error {
+        let hint = match path.parent() {
+            Some(parent) => format!("list `{parent}` to see what is there"),
+            None => "list `/` to see what is there".to_owned(),
+        };
+        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`")).at(path).with_hint(hint)
+    }
+}

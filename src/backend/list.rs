@@ -1,0 +1,250 @@
+//! `ls` and `tree`: one level or all of them, whole, in pages or as a stream.
+
+use std::collections::VecDeque;
+
+use futures_util::stream::BoxStream;
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use tracing::instrument;
+
+use super::S3Backend;
+use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Directory, Location, ObjectKey};
+use crate::path::{IntoPath, VirtualPath};
+use crate::store::{self, ListPage, Listed};
+
+/// How far a listing goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// The entries of the directory.
+    One,
+    /// Everything below the directory.
+    All,
+}
+
+impl S3Backend {
+    /// The entries of a directory, sorted by path bytes.
+    ///
+    /// `/` lists the mounts. An empty mount lists as empty.
+    ///
+    /// Costs one request for every 1,000 entries; `/` costs none, a missing directory two.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::NotDirectory`] when it is a file.
+    pub async fn ls(&self, path: impl IntoPath) -> Result<Listing> {
+        self.list_whole(path.into_path()?, Depth::One).await
+    }
+
+    /// Everything below a directory, files and directories, sorted by path bytes.
+    ///
+    /// Costs one request for every 1,000 keys, however deep they lie.
+    ///
+    /// # Errors
+    /// As [`S3Backend::ls`].
+    pub async fn ls_recursive(&self, path: impl IntoPath) -> Result<Listing> {
+        self.list_whole(path.into_path()?, Depth::All).await
+    }
+
+    /// A directory as a tree, each level sorted by path bytes.
+    ///
+    /// Costs one request for every 1,000 keys.
+    ///
+    /// # Errors
+    /// As [`S3Backend::ls`].
+    pub async fn tree(&self, path: impl IntoPath) -> Result<Tree> {
+        let path = path.into_path()?;
+        let listing = self.list_whole(path.clone(), Depth::All).await?;
+        Ok(Tree::grow(path, listing))
+    }
+
+    /// The entries of a directory page by page, as they arrive, in key order. A directory stands
+    /// directly before the first entry in it.
+    ///
+    /// Costs one request a page, sent when the page is asked for. Dropping the stream ends the
+    /// listing. Errors are those of [`S3Backend::ls`]; the stream ends behind one.
+    pub fn ls_pages(&self, path: impl IntoPath, depth: Depth) -> BoxStream<'static, Result<Page>> {
+        // The path is parsed now, so that the stream does not borrow it.
+        let walk = path.into_path().and_then(|path| Walk::new(self.clone(), &path, depth));
+        stream::once(async { walk }).map_ok(Walk::pages).try_flatten().boxed()
+    }
+
+    /// The entries of a directory one by one: [`S3Backend::ls_pages`], unpacked.
+    pub fn ls_stream(&self, path: impl IntoPath, depth: Depth) -> BoxStream<'static, Result<Entry>> {
+        self.ls_pages(path, depth).map_ok(|page| stream::iter(page.entries).map(Ok)).try_flatten().boxed()
+    }
+
+    #[instrument(name = "ls", skip_all, fields(%path, ?depth))]
+    async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
+        let mut listing = Listing::default();
+        let mut walk = Walk::new(self.clone(), &path, depth)?;
+        while let Some(page) = walk.next().await? {
+            listing.push(page);
+        }
+        listing.sort();
+        Ok(listing)
+    }
+}
+
+/// A listing on its way.
+struct Walk {
+    backend: S3Backend,
+    depth: Depth,
+    /// Entries that are known without a request: the mounts, when `/` is listed.
+    known: Option<Page>,
+    /// Directories still to list; more than one only for everything below `/`.
+    left: VecDeque<Directory>,
+    /// The object of the listed directory's own name, asked about when the directory is empty.
+    own_key: Option<ObjectKey>,
+    token: Option<String>,
+    /// Whether anything was found in the directory at hand.
+    found: bool,
+    /// The directories that the last key of a recursive listing lay in.
+    open: Vec<String>,
+}
+
+impl Walk {
+    fn new(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
+        let location = backend.mounts.resolve(path)?;
+        let mut walk = Self {
+            backend,
+            depth,
+            known: None,
+            left: VecDeque::new(),
+            own_key: None,
+            token: None,
+            found: false,
+            open: Vec::new(),
+        };
+        match location {
+            Location::Root => {
+                let mounts = walk.backend.mounts.clone();
+                walk.known = Some(Page {
+                    entries: mounts.iter().map(|mount| Entry::directory(mount.path().clone())).collect(),
+                    hidden: 0,
+                });
+                if depth == Depth::All {
+                    for mount in mounts.iter() {
+                        if let Location::Mount(directory) = mounts.resolve(mount.path())? {
+                            walk.left.push_back(directory);
+                        }
+                    }
+                }
+            }
+            Location::Mount(directory) => walk.left.push_back(directory),
+            Location::Inside { key, directory } => {
+                walk.own_key = Some(key);
+                walk.left.push_back(directory);
+            }
+        }
+        Ok(walk)
+    }
+
+    fn pages(self) -> impl Stream<Item = Result<Page>> + Send {
+        stream::try_unfold(self, |mut walk| async move { Ok(walk.next().await?.map(|page| (page, walk))) })
+    }
+
+    /// The next page that holds anything.
+    async fn next(&mut self) -> Result<Option<Page>> {
+        if let Some(known) = self.known.take() {
+            return Ok(Some(known));
+        }
+        while let Some(directory) = self.left.front().cloned() {
+            let page = self.fetch(&directory).await.map_err(|e| e.during("list", directory.path()))?;
+            self.found |= !page.items.is_empty();
+            self.token = page.next;
+            let mut entries = Page::default();
+            for item in page.items {
+                match self.depth {
+                    Depth::One => one_level(&directory, item, &mut entries),
+                    Depth::All => self.all_levels(&directory, &item, &mut entries),
+                }
+            }
+            if self.token.is_none() {
+                if !self.found {
+                    self.check_empty(&directory).await?;
+                }
+                self.left.pop_front();
+                self.open.clear();
+                self.found = false;
+            }
+            if !entries.entries.is_empty() || entries.hidden > 0 {
+                return Ok(Some(entries));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn fetch(&mut self, directory: &Directory) -> Result<ListPage> {
+        if !directory.prefix().can_have_keys() {
+            return Ok(ListPage::default());
+        }
+        let depth = match self.depth {
+            Depth::One => store::Depth::One,
+            Depth::All => store::Depth::All,
+        };
+        self.backend.store().list(directory.prefix(), depth, None, self.token.take()).await
+    }
+
+    /// A mount may be empty. Anything else without a key is a file or nothing.
+    async fn check_empty(&self, directory: &Directory) -> Result<()> {
+        let path = directory.path();
+        let Some(key) = &self.own_key else { return Ok(()) };
+        match self.backend.store().head(key).await.map_err(|e| e.during("list", path))? {
+            Some(_) => Err(Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
+                .at(path)
+                .with_hint(format!("read it: `{path}`"))),
+            None => Err(S3Backend::not_found(path)),
+        }
+    }
+
+    /// Everything below: directories are made from the keys in them, each once, before its content.
+    fn all_levels(&mut self, directory: &Directory, item: &Listed, page: &mut Page) {
+        let Listed::Object { key, meta } = item else { return };
+        let Some(relative) = directory.relative(key) else { return };
+        let mut parents: Vec<&str> = relative.split('/').collect();
+        let name = parents.pop().unwrap_or_default();
+        let same = self.open.iter().zip(&parents).take_while(|(open, parent)| open == *parent).count();
+        self.open.truncate(same);
+        for depth in same..parents.len() {
+            let Some(path) = directory.path().join_exact(&parents[..=depth].join("/")) else {
+                page.hidden += 1;
+                return;
+            };
+            page.entries.push(Entry::directory(path));
+            self.open.push(parents[depth].to_owned());
+        }
+        if name.is_empty() && meta.size == 0 {
+            // A folder marker: its directory exists, and that was said.
+            return;
+        }
+        match directory.path_of(key) {
+            Some(path) => page.entries.push(file(path, meta)),
+            None => page.hidden += 1,
+        }
+    }
+}
+
+fn one_level(directory: &Directory, item: Listed, page: &mut Page) {
+    match item {
+        Listed::Object { key, meta } => match directory.path_of(&key) {
+            Some(path) => page.entries.push(file(path, &meta)),
+            // The marker of the listed directory itself.
+            None if meta.size == 0 && directory.relative(&key) == Some("") => {}
+            None => page.hidden += 1,
+        },
+        Listed::Prefix(prefix) => match prefix.strip_suffix('/').and_then(|key| directory.path_of(key)) {
+            Some(path) => page.entries.push(Entry::directory(path)),
+            None => page.hidden += 1,
+        },
+    }
+}
+
+pub(super) fn file(path: VirtualPath, meta: &store::Meta) -> Entry {
+    Entry {
+        path,
+        kind: EntryKind::File,
+        size: Some(meta.size),
+        modified: meta.modified,
+        etag: meta.etag.clone(),
+    }
+}

@@ -1,0 +1,357 @@
+//! `read`, windows of lines, and bytes.
+
+use std::ops::{Bound, RangeBounds};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tracing::instrument;
+
+use super::S3Backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Location, ObjectKey};
+use crate::path::{IntoPath, VirtualPath};
+use crate::store::{Body, ByteRange, Fetched, Meta};
+use crate::text::{self, Binary, HEAD_BYTES, LineWindow, StreamDecoder, StreamError};
+
+/// How often a file is read anew when it changes under the reader.
+const ATTEMPTS: u32 = 3;
+
+/// Which lines to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Window {
+    /// The first line, counted from 0.
+    pub offset: u64,
+    /// How many lines at most; `None` is all.
+    pub limit: Option<u64>,
+}
+
+/// Text that was read: a whole file or a window of its lines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TextFile {
+    /// The real path: with `.md`, where that was added.
+    pub path: VirtualPath,
+    /// The text, as it is but for its byte order mark. Line ends are kept.
+    pub content: String,
+    /// The first line of the window, counted from 0.
+    pub offset: u64,
+    /// How many lines the content has.
+    pub lines: u64,
+    /// How many lines the file has; `None` when its end was not reached.
+    pub total_lines: Option<u64>,
+    /// Where to go on; `None` at the end of the file.
+    pub next_offset: Option<u64>,
+    /// The encoding it was stored in.
+    pub encoding: &'static str,
+    /// The size of the whole file, in bytes.
+    pub size: u64,
+    /// When it was written last.
+    #[serde(skip)]
+    pub modified: Option<SystemTime>,
+    /// An opaque token that changes when the content does.
+    pub etag: Option<String>,
+}
+
+/// Bytes that were read: a whole file or a range of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FileBytes {
+    /// The real path: with `.md`, where that was added.
+    pub path: VirtualPath,
+    /// The bytes.
+    pub bytes: Bytes,
+    /// The size of the whole file, in bytes.
+    pub size: u64,
+    /// When it was written last.
+    pub modified: Option<SystemTime>,
+    /// An opaque token that changes when the content does.
+    pub etag: Option<String>,
+}
+
+/// A file whose first bytes are on their way.
+struct Opened {
+    path: VirtualPath,
+    key: ObjectKey,
+    meta: Meta,
+    /// `None` when there is nothing to read: the range starts at the end.
+    body: Option<Body>,
+}
+
+impl S3Backend {
+    /// Reads a text file whole.
+    ///
+    /// What is text is decided by content: UTF-8, UTF-16 with a byte order mark, and legacy
+    /// single-byte encodings. A last segment without a dot that is no file is tried with `.md`.
+    ///
+    /// Costs one request up to 64 KiB, two beyond; one more where `.md` was added; two or three
+    /// when nothing is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; [`ErrorKind::BinaryFile`] with type and
+    /// size, after at most 64 KiB where the beginning tells; [`ErrorKind::TooLarge`] beyond
+    /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes): read a window instead.
+    pub async fn read(&self, path: impl IntoPath) -> Result<TextFile> {
+        self.read_text(path.into_path()?, None).await
+    }
+
+    /// Reads a window of lines. A window behind the end is empty, not an error.
+    ///
+    /// A file up to the size limit is judged as a whole and its lines are counted. Of a larger one
+    /// only what lies before and in the window is read and judged.
+    ///
+    /// # Errors
+    /// As [`S3Backend::read`]; [`ErrorKind::TooLarge`] only when the window itself is.
+    pub async fn read_window(&self, path: impl IntoPath, window: Window) -> Result<TextFile> {
+        self.read_text(path.into_path()?, Some(window)).await
+    }
+
+    /// Reads bytes, text or not: all of them or a range. A range behind the end is empty.
+    ///
+    /// Costs one request; two when the range is empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; [`ErrorKind::TooLarge`] when more than
+    /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes) were asked for.
+    pub async fn read_bytes(&self, path: impl IntoPath, range: impl RangeBounds<u64>) -> Result<FileBytes> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => Some(end.saturating_add(1)),
+            Bound::Excluded(end) => Some(*end),
+            Bound::Unbounded => None,
+        };
+        // No object is longer, and servers refuse numbers beyond.
+        let most = i64::MAX.unsigned_abs() - 1;
+        let range = ByteRange { start: start.min(most), end: end.map(|end| end.min(most)) };
+        self.read_range(path.into_path()?, range).await
+    }
+
+    #[instrument(name = "read_bytes", skip_all, fields(%path, ?range))]
+    async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
+        // HTTP has no empty range: ask for one byte, and use none of it.
+        let empty = range.end.is_some_and(|end| end <= range.start);
+        let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
+        let Opened { path, meta, body, .. } = self.open(&path, asked).await?;
+        let mut bytes = Vec::new();
+        if let Some(mut body) = body.filter(|_| !empty) {
+            self.check_size(&path, body.remaining(), "bytes were asked for", "read it in ranges of bytes")?;
+            bytes.reserve_exact(usize::try_from(body.remaining()).unwrap_or(0));
+            body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
+        }
+        Ok(FileBytes { path, bytes: bytes.into(), size: meta.size, modified: meta.modified, etag: meta.etag })
+    }
+
+    #[instrument(name = "read", skip_all, fields(%path, ?window))]
+    async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        let mut attempt = 1;
+        loop {
+            match self.read_text_once(&path, window).await {
+                Err(error) if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        let head = ByteRange { start: 0, end: Some(HEAD_BYTES as u64) };
+        let Opened { path, key, meta, body } = self.open(path, head).await?;
+        let mut bytes = Vec::new();
+        if let Some(mut body) = body {
+            bytes.reserve_exact(usize::try_from(body.remaining()).unwrap_or(0));
+            body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
+        }
+        let binary = |Binary(mime)| binary_file(&path, mime, meta.size);
+        let mut lines = LineWindow::new(window.unwrap_or_default().offset, window.and_then(|w| w.limit));
+        if meta.size <= bytes.len() as u64 {
+            let text = text::decode(bytes).map_err(binary)?;
+            return Ok(whole(path, meta, window, lines, text));
+        }
+        // Refuse a large binary before the rest of it is asked for.
+        let encoding = text::sniff(&bytes).map_err(binary)?;
+        if meta.size <= self.shared.max_read_bytes {
+            bytes.reserve_exact(usize::try_from(meta.size).unwrap_or(0).saturating_sub(bytes.len()));
+            let mut rest = self.rest(&path, &key, &meta, bytes.len() as u64).await?;
+            rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
+            let text = text::decode(bytes).map_err(binary)?;
+            return Ok(whole(path, meta, window, lines, text));
+        }
+        if window.is_none() {
+            self.check_size(&path, meta.size, "bytes of text", "read a window of lines, with an offset and a limit")?;
+        }
+        let mut decoder = StreamDecoder::new(encoding);
+        let ended = loop {
+            match self.scan(&path, &key, &meta, &bytes, &mut decoder, &mut lines).await? {
+                Scan::Done { ended } => break ended,
+                Scan::Binary(mime) => return Err(binary(mime)),
+                Scan::Legacy(encoding) => {
+                    decoder = StreamDecoder::new(encoding);
+                    lines = LineWindow::new(window.unwrap_or_default().offset, window.and_then(|w| w.limit));
+                }
+            }
+        };
+        let total = ended.then(|| lines.lines_seen());
+        Ok(text_file(path, meta, window, lines, total, decoder.encoding()))
+    }
+
+    /// Reads a file that is too large to keep, up to the end of the window.
+    async fn scan(
+        &self,
+        path: &VirtualPath,
+        key: &ObjectKey,
+        meta: &Meta,
+        head: &[u8],
+        decoder: &mut StreamDecoder,
+        lines: &mut LineWindow,
+    ) -> Result<Scan> {
+        let mut piece = Bytes::copy_from_slice(head);
+        let mut rest: Option<Body> = None;
+        let mut left = meta.size - head.len() as u64;
+        loop {
+            match decoder.decode(&piece, left == 0) {
+                Ok(text) => lines.push(&text),
+                Err(StreamError::Binary(binary)) => return Ok(Scan::Binary(binary)),
+                Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
+            }
+            let held = lines.text_bytes() as u64;
+            self.check_size(path, held, "bytes are in this window already", "ask for fewer lines, or read bytes")?;
+            if left == 0 || lines.is_past_the_window() {
+                return Ok(Scan::Done { ended: left == 0 });
+            }
+            let body = match &mut rest {
+                Some(body) => body,
+                None => rest.insert(self.rest(path, key, meta, head.len() as u64).await?),
+            };
+            piece = match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
+                Some(piece) => piece,
+                None => return Err(Error::new(ErrorKind::Corrupt, format!("`{path}` ended before its size")).at(path)),
+            };
+            left -= piece.len() as u64;
+        }
+    }
+
+    /// What lies behind the head, of the same version of the object.
+    async fn rest(&self, path: &VirtualPath, key: &ObjectKey, meta: &Meta, start: u64) -> Result<Body> {
+        let changed = || {
+            Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
+                .at(path)
+                .with_hint("read it again")
+        };
+        let range = ByteRange { start, end: Some(meta.size) };
+        let fetched = self.store().get(key, range, meta.etag.as_deref()).await;
+        match fetched.map_err(|e| e.during("read", path))? {
+            Fetched::Found { meta: now, body } if now.etag == meta.etag && now.size == meta.size => Ok(body),
+            _ => Err(changed()),
+        }
+    }
+
+    /// Finds the file that a path means for reading, and asks for its first bytes.
+    async fn open(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+        let (key, directory) = match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => return Err(is_directory(path)),
+            Location::Inside { key, directory } => (key, directory),
+        };
+        if let Some(opened) = self.try_open(path, key, range).await? {
+            return Ok(opened);
+        }
+        if let Some((path, key)) = self.md_fallback(path)
+            && let Some(opened) = self.try_open(&path, key, range).await?
+        {
+            return Ok(opened);
+        }
+        if self.is_directory(&directory).await? { Err(is_directory(path)) } else { Err(Self::not_found(path)) }
+    }
+
+    async fn try_open(&self, path: &VirtualPath, key: ObjectKey, range: ByteRange) -> Result<Option<Opened>> {
+        for _ in 0..ATTEMPTS {
+            match self.store().get(&key, range, None).await.map_err(|e| e.during("read", path))? {
+                Fetched::Found { meta, body } => {
+                    return Ok(Some(Opened { path: path.clone(), key, meta, body: Some(body) }));
+                }
+                Fetched::Missing => return Ok(None),
+                Fetched::BehindTheEnd => {}
+            }
+            // The answer to an empty range says nothing about the object.
+            match self.store().head(&key).await.map_err(|e| e.during("read", path))? {
+                Some(meta) if meta.size <= range.start => {
+                    return Ok(Some(Opened { path: path.clone(), key, meta, body: None }));
+                }
+                // It grew, or went away, between the two requests: look again.
+                Some(_) | None => {}
+            }
+        }
+        Err(Error::new(ErrorKind::Conflict, format!("`{path}` keeps changing while it is being read"))
+            .at(path)
+            .with_hint("read it again"))
+    }
+
+    fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
+        let most = self.shared.max_read_bytes;
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}"),
+        )
+        .at(path)
+        .with_hint(way_out))
+    }
+}
+
+/// How far a scan came.
+enum Scan {
+    Done { ended: bool },
+    Binary(Binary),
+    Legacy(&'static encoding_rs::Encoding),
+}
+
+fn whole(path: VirtualPath, meta: Meta, window: Option<Window>, mut lines: LineWindow, text: text::Text) -> TextFile {
+    lines.push(&text.content);
+    let total = Some(lines.lines_seen());
+    text_file(path, meta, window, lines, total, text.encoding)
+}
+
+fn text_file(
+    path: VirtualPath,
+    meta: Meta,
+    window: Option<Window>,
+    lines: LineWindow,
+    total_lines: Option<u64>,
+    encoding: &'static str,
+) -> TextFile {
+    let offset = window.unwrap_or_default().offset;
+    let count = lines.lines();
+    let reached = offset.saturating_add(count);
+    let more = total_lines.is_none_or(|total| reached < total);
+    TextFile {
+        path,
+        content: lines.into_text(),
+        offset,
+        lines: count,
+        total_lines,
+        next_offset: more.then_some(reached),
+        encoding,
+        size: meta.size,
+        modified: meta.modified,
+        etag: meta.etag,
+    }
+}
+
+fn is_directory(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
+        .at(path)
+        .with_hint(format!("list it: `{path}`"))
+}
+
+fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {
+    Error::new(
+        ErrorKind::BinaryFile,
+        format!("File '{path}' is a binary file ({mime}, {size} bytes) and cannot be read as text"),
+    )
+    .at(path)
+    .with_hint("refer to it by its path, or read its bytes")
+}

@@ -1,0 +1,135 @@
+//! The command line: a thin layer over the library. Data goes to stdout, talk to stderr.
+
+mod args;
+mod demo;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::prelude::*;
+
+use self::args::{Args, Command, Global};
+use self::output::Output;
+use crate::backend::{S3Backend, SkillFs, Window};
+use crate::config::{self, Settings, env};
+use crate::embedded::Embedded;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{ThreadId, TicketId, UserId};
+use crate::mount::Session;
+
+/// The bucket of an embedded store that is given no other.
+const EMBEDDED_BUCKET: &str = "skillfs";
+
+/// The whole program: reads the arguments of the process, runs, and tells the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return output::usage(&error),
+    };
+    let mut output = Output::new(args.global.json, args.global.quiet);
+    if args.global.verbose > 0 {
+        trace(args.global.verbose);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return output.failure(
+                &Error::new(ErrorKind::Internal, format!("cannot start the runtime: {error}")).with_source(error),
+            );
+        }
+    };
+    match runtime.block_on(run(args, &mut output)) {
+        Ok(code) => code,
+        Err(error) => output.failure(&error),
+    }
+}
+
+/// Runs a command. `ExitCode` 1 is a plain no; failures come back as errors.
+async fn run(args: Args, output: &mut Output) -> Result<ExitCode> {
+    let Args { global, command } = args;
+    if let Command::Demo = command {
+        demo::run(&global, output).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let backend = open(&global).await?;
+    match command {
+        Command::Ls { path, long, recursive } => {
+            let listing = if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
+            output.listing(&listing, long)?;
+            output.hidden(listing.hidden);
+            if backend.mounts().next().is_none() {
+                output.note("this session has no mounts; name a user, a thread or a ticket");
+            }
+        }
+        Command::Read { path, offset, limit, number } => {
+            let window = Window { offset: offset.unwrap_or(0), limit };
+            let whole = offset.is_none() && limit.is_none();
+            let file = if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
+            output.text(&file, number)?;
+        }
+        Command::Exists { path } => {
+            let exists = backend.exists(&path).await?;
+            output.exists(&path, exists)?;
+            return Ok(if exists { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        Command::Stat { path } => output.entry(&backend.stat(&path).await?)?,
+        Command::Tree { path } => {
+            let tree = backend.tree(&path).await?;
+            output.tree(&tree)?;
+            output.hidden(tree.hidden);
+        }
+        Command::Demo => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The session that flags and environment name, on the store that they name.
+async fn open(global: &Global) -> Result<S3Backend> {
+    let session = session(global)?;
+    let fs = match &global.embedded {
+        Some(directory) => {
+            let embedded = Embedded::open(directory).await?;
+            SkillFs::embedded(&embedded, &embedded_settings(global)).await?
+        }
+        None => {
+            let settings = Settings {
+                endpoint_url: global.endpoint_url.clone().or_else(config::endpoint_from_env),
+                region: global.region.clone(),
+                ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
+            };
+            SkillFs::connect(&settings).await?
+        }
+    };
+    Ok(fs.session(&session))
+}
+
+/// An embedded store is a directory of one's own: its bucket has a name that fits.
+fn embedded_settings(global: &Global) -> Settings {
+    Settings::new(config::given(&global.bucket, env::BUCKET).unwrap_or_else(|| EMBEDDED_BUCKET.to_owned()))
+}
+
+fn session(global: &Global) -> Result<Session> {
+    Ok(Session {
+        user: config::given(&global.user, env::USER).map(UserId::try_from).transpose()?,
+        thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
+        ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
+    })
+}
+
+/// `-v` shows operations and requests with their times, `-vv` all that the libraries say.
+fn trace(verbose: u8) {
+    let targets = match verbose {
+        1 => Targets::new().with_target("skillfs", tracing::Level::DEBUG),
+        _ => Targets::new().with_default(tracing::Level::TRACE),
+    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_span_events(FmtSpan::CLOSE)
+        .with_target(false);
+    tracing_subscriber::registry().with(targets).with(layer).init();
+}

@@ -1,0 +1,138 @@
+//! The arguments as they are typed.
+
+use std::path::PathBuf;
+
+use anstyle::{AnsiColor, Style};
+use clap::builder::Styles;
+use clap::{ArgAction, Parser, Subcommand};
+
+const STYLES: Styles = Styles::styled()
+    .header(Style::new().bold())
+    .usage(Style::new().bold())
+    .literal(AnsiColor::Cyan.on_default())
+    .placeholder(Style::new().dimmed());
+
+const EXAMPLES: &str = "\
+Examples:
+  skillfs demo                                         a session on sample data, no set-up
+  skillfs --embedded ./data --user ana ls /skills      a local store in ./data
+  skillfs --bucket acme --user ana --thread t1 ls /    the mounts of a session on S3
+  skillfs --bucket acme --user ana read /skills/escrituras/compraventa/SKILL.md
+  skillfs --bucket acme --thread t1 --json ls -R /workspace
+
+Exit codes: 0 yes or done, 1 a plain no, 2 wrong usage, 3 not found, 4 refused,
+5 conflict, 6 unreadable content, 7 storage unavailable, 70 a defect.";
+
+/// A virtual filesystem and skill library for AI agents, on S3
+#[derive(Debug, Parser)]
+#[command(version, styles = STYLES, after_help = EXAMPLES, max_term_width = 100)]
+pub(super) struct Args {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// What holds for every command.
+#[derive(Debug, clap::Args)]
+pub(super) struct Global {
+    /// The bucket [env: SKILLFS_BUCKET]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Storage")]
+    pub(super) bucket: Option<String>,
+    /// An S3-compatible server [env: SKILLFS_ENDPOINT_URL, else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Storage")]
+    pub(super) endpoint_url: Option<String>,
+    /// The region of the bucket [default: by the AWS chain]
+    #[arg(long, global = true, value_name = "REGION", help_heading = "Storage")]
+    pub(super) region: Option<String>,
+    /// A local store in this directory instead of S3
+    #[arg(long, global = true, value_name = "DIR", help_heading = "Storage", conflicts_with_all = ["endpoint_url", "region"])]
+    pub(super) embedded: Option<PathBuf>,
+    /// Whose skills `/skills` shows [env: SKILLFS_USER]
+    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
+    pub(super) user: Option<String>,
+    /// Which thread `/workspace` shows [env: SKILLFS_THREAD]
+    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
+    pub(super) thread: Option<String>,
+    /// Which ticket `/ticket` shows [env: SKILLFS_TICKET]
+    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
+    pub(super) ticket: Option<String>,
+    /// Print JSON: one document, or one a line for lists
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(super) json: bool,
+    /// Show operations and requests on stderr; twice for everything
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Output")]
+    pub(super) verbose: u8,
+    /// Print no notes on stderr
+    #[arg(short, long, global = true, help_heading = "Output")]
+    pub(super) quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List a directory, one path a line
+    #[command(after_help = "Examples:\n  skillfs ls                      the mounts\n  skillfs ls -l /skills/escrituras\n  skillfs --json ls -R /workspace")]
+    Ls {
+        /// What to list; a relative path starts at /workspace
+        #[arg(default_value = "/")]
+        path: String,
+        /// Add kind, size and time
+        #[arg(short, long)]
+        long: bool,
+        /// List everything below it
+        #[arg(short = 'R', long)]
+        recursive: bool,
+    },
+    /// Print a text file, whole or a window of its lines
+    #[command(after_help = "Examples:\n  skillfs read notes              /workspace/notes.md\n  skillfs read -n /ticket/log.txt --offset 100 --limit 50\n\nBinary content is refused with its type and size.")]
+    Read {
+        /// What to read; `.md` is added where it is missing
+        path: String,
+        /// The first line, counted from 0
+        #[arg(long, value_name = "N")]
+        offset: Option<u64>,
+        /// How many lines at most
+        #[arg(long, value_name = "N")]
+        limit: Option<u64>,
+        /// Number the lines, from 1
+        #[arg(short = 'n', long)]
+        number: bool,
+    },
+    /// Print true or false; exit with 0 or 1
+    #[command(after_help = "Example:\n  skillfs exists /skills/escrituras/compraventa/resources/plantilla.pdf && echo there")]
+    Exists {
+        /// A file or a directory
+        path: String,
+    },
+    /// Show what is known of a file or directory
+    #[command(after_help = "Example:\n  skillfs --json stat /workspace/notes.md")]
+    Stat {
+        /// A file or a directory
+        path: String,
+    },
+    /// Show a directory as a tree
+    #[command(after_help = "Example:\n  skillfs tree /skills")]
+    Tree {
+        /// The directory
+        #[arg(default_value = "/")]
+        path: String,
+    },
+    /// Show a session on sample skills, with no set-up
+    ///
+    /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
+    /// stays in DIR, to try the other commands on.
+    #[command(after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills")]
+    Demo,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_do_not_contradict_each_other() {
+        Args::command().debug_assert();
+    }
+}

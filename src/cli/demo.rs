@@ -1,0 +1,225 @@
+//! `skillfs demo`: a session on sample data, on the real S3 protocol, with nothing to set up.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+
+use super::args::Global;
+use super::output::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, Output, plural, visible};
+use crate::backend::{S3Backend, SkillFs, Window};
+use crate::config::Settings;
+use crate::embedded::Embedded;
+use crate::entry::Entry;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{ThreadId, TicketId, UserId};
+use crate::mount::{Access, Session};
+
+static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/skills");
+static WORKSPACE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/workspace");
+static TICKET: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/ticket");
+
+const USER: &str = "ana";
+const THREAD: &str = "t-42";
+const TICKET_ID: &str = "k-7";
+/// Somebody else in the same bucket, whom the session must not see.
+const OTHER_USER: &str = "bruno";
+const OTHER_THREAD: &str = "t-4";
+
+const TEMPLATE: &str = "/skills/escrituras/compraventa/resources/plantilla.pdf";
+
+pub(super) async fn run(global: &Global, output: &mut Output) -> Result<()> {
+    if output.is_json() {
+        return Err(Error::new(ErrorKind::InvalidInput, "`demo` is for people and prints no JSON")
+            .with_hint("keep its data with `--embedded DIR`, then ask other commands for `--json`"));
+    }
+    let embedded = match &global.embedded {
+        Some(directory) => Embedded::open(directory).await?,
+        None => Embedded::in_memory()?,
+    };
+    let settings = Settings::new(super::EMBEDDED_BUCKET);
+    let fs = SkillFs::embedded(&embedded, &settings).await?;
+    let objects = seed(&embedded, &settings.bucket).await?;
+    let session = Session {
+        user: Some(UserId::parse(USER)?),
+        thread: Some(ThreadId::parse(THREAD)?),
+        ticket: Some(TicketId::parse(TICKET_ID)?),
+    };
+    let show = Show { output, backend: fs.session(&session), fs };
+    show.heading("A bucket of many tenants, seen by one agent's session")?;
+    show.line(format!(
+        "{DIM}{objects} objects in an embedded store, spoken to by aws-sdk-s3; user {USER}, thread {THREAD}, ticket {TICKET_ID}{DIM:#}"
+    ))?;
+
+    show.heading("Its three mounts")?;
+    show.mounts().await?;
+    show.heading("Which skills are there?")?;
+    show.ls("/skills").await?;
+    show.ls("/skills/escrituras").await?;
+    show.ls("/skills/escrituras/compraventa").await?;
+    show.heading("Load one, then read on")?;
+    show.read("/skills/escrituras/compraventa/SKILL.md", 12).await?;
+    show.read("/ticket/requirements", 4).await?;
+    show.read("drafts/old-contract.txt", 3).await?;
+    show.heading("Probe before you promise")?;
+    show.exists(TEMPLATE).await?;
+    show.exists("/skills/escrituras/testamento").await?;
+    show.heading("What is refused, and why")?;
+    show.read(TEMPLATE, 1).await?;
+    show.read("/skills/../../bruno/skills/private/SKILL.md", 1).await?;
+    show.read("/skills/private/SKILL.md", 1).await?;
+    show.ls("/skillsfoo").await?;
+
+    show.heading("What it cost")?;
+    let requests = show.fs.requests();
+    show.line(format!(
+        "{} in all: {} LIST, {} GET, {} HEAD",
+        plural(requests.total(), "S3 request", "S3 requests"),
+        requests.list,
+        requests.get,
+        requests.head
+    ))?;
+    show.way_on(global.embedded.as_deref())
+}
+
+/// Puts the sample data of two tenants into the bucket; tells how many objects that were.
+async fn seed(embedded: &Embedded, bucket: &str) -> Result<usize> {
+    let mut objects = Vec::new();
+    gather(&SKILLS, &format!("{USER}/skills/"), &mut objects);
+    gather(&WORKSPACE, &format!("threads/{THREAD}/"), &mut objects);
+    gather(&TICKET, &format!("tickets/{TICKET_ID}/"), &mut objects);
+    objects.push((format!("{OTHER_USER}/skills/private/SKILL.md"), b"---\nname: private\n---\nBruno's own.\n"));
+    objects.push((format!("threads/{OTHER_THREAD}/secret.md"), b"Not for Ana.\n"));
+    let count = objects.len();
+    embedded.put_all(bucket, objects.into_iter().map(|(key, content)| (key, content.into()))).await?;
+    Ok(count)
+}
+
+fn gather(dir: &'static Dir<'_>, prefix: &str, objects: &mut Vec<(String, &'static [u8])>) {
+    for file in dir.files() {
+        let name: Vec<_> = file.path().iter().map(|part| part.to_string_lossy()).collect();
+        objects.push((format!("{prefix}{}", name.join("/")), file.contents()));
+    }
+    for dir in dir.dirs() {
+        gather(dir, prefix, objects);
+    }
+}
+
+/// A description is one long line; its beginning says enough here.
+fn cut(line: &str) -> String {
+    const MOST: usize = 92;
+    match line.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_owned(),
+    }
+}
+
+/// Shows what an agent would call and what it would get.
+struct Show<'a> {
+    output: &'a Output,
+    fs: SkillFs,
+    backend: S3Backend,
+}
+
+impl Show<'_> {
+    fn line(&self, text: impl Display) -> Result<()> {
+        self.output.print(&format!("{text}\n"))
+    }
+
+    fn heading(&self, text: &str) -> Result<()> {
+        self.line(format!("\n{BOLD}{text}{BOLD:#}"))
+    }
+
+    /// The call, with what it cost.
+    fn call(&self, call: &str, requests: u64) -> Result<()> {
+        let cost = match requests {
+            0 => "no request".to_owned(),
+            n => plural(n, "request", "requests"),
+        };
+        self.line(format!("\n  {ACCENT}{call:<68}{ACCENT:#} {DIM}{cost}{DIM:#}"))
+    }
+
+    fn refusal(&self, error: &Error) -> Result<()> {
+        self.line(format!("    {BAD}{}{BAD:#}: {}", error.kind(), visible(error.message(), false)))?;
+        match error.hint() {
+            Some(hint) => self.line(format!("    {DIM}hint: {}{DIM:#}", visible(hint, false))),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a call and counts its requests.
+    async fn counted<T>(&self, call: &str, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+        let before = self.fs.requests();
+        let done = work.await;
+        self.call(call, (self.fs.requests() - before).total())?;
+        match done {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == ErrorKind::Internal => Err(error),
+            Err(error) => self.refusal(&error).map(|()| None),
+        }
+    }
+
+    async fn mounts(&self) -> Result<()> {
+        let Some(listing) = self.counted("ls(\"/\")", self.backend.ls("/")).await? else { return Ok(()) };
+        for (entry, mount) in listing.entries.iter().zip(self.backend.mounts()) {
+            let access = match mount.access() {
+                Access::ReadOnly => "read-only",
+                Access::ReadWrite => "read and write",
+            };
+            self.line(format!("    {DIRECTORY}{:<12}{DIRECTORY:#} {DIM}{access}{DIM:#}", entry.path))?;
+        }
+        Ok(())
+    }
+
+    async fn ls(&self, path: &str) -> Result<()> {
+        let call = format!("ls({path:?})");
+        let Some(listing) = self.counted(&call, self.backend.ls(path)).await? else { return Ok(()) };
+        for Entry { path, kind: _, size, .. } in &listing.entries {
+            match size {
+                Some(size) => self.line(format!("    {path:<60} {DIM}{size:>6} bytes{DIM:#}"))?,
+                None => self.line(format!("    {DIRECTORY}{path}{DIRECTORY:#}"))?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn read(&self, path: &str, lines: u64) -> Result<()> {
+        let call = format!("read({path:?})");
+        let window = Window { offset: 0, limit: Some(lines) };
+        let Some(file) = self.counted(&call, self.backend.read_window(path, window)).await? else { return Ok(()) };
+        for line in file.content.lines() {
+            self.line(format!("    {DIM}│{DIM:#} {}", visible(&cut(line), false)))?;
+        }
+        let total = file.total_lines.unwrap_or(file.lines);
+        let rest = match total - file.lines {
+            0 => String::new(),
+            more => format!(", {more} more"),
+        };
+        let lines = plural(file.lines, "line", "lines");
+        self.line(format!("    {DIM}└ {lines} of {}{rest}; {}{DIM:#}", file.path, file.encoding))
+    }
+
+    async fn exists(&self, path: &str) -> Result<()> {
+        let call = format!("exists({path:?})");
+        let Some(exists) = self.counted(&call, self.backend.exists(path)).await? else { return Ok(()) };
+        let style = if exists { GOOD } else { DIM };
+        self.line(format!("    {style}{exists}{style:#}"))
+    }
+
+    fn way_on(&self, kept: Option<&Path>) -> Result<()> {
+        self.heading("Go on")?;
+        match kept {
+            Some(directory) => {
+                let directory = visible(&directory.display().to_string(), false);
+                let session = format!("skillfs --embedded {directory} --user {USER} --thread {THREAD} --ticket {TICKET_ID}");
+                self.line(format!("  {session} tree /skills"))?;
+                self.line(format!("  {session} --json ls -R /workspace"))
+            }
+            None => {
+                self.line("  skillfs demo --embedded ./demo-data      keep this data, to try the other commands on")?;
+                self.line("  skillfs --help                           what there is")?;
+                self.line(format!("  {DIM}(from a checkout: `cargo run -- demo --embedded ./demo-data`){DIM:#}"))
+            }
+        }
+    }
+}

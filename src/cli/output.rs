@@ -1,0 +1,275 @@
+//! What people and machines see: tables that align, colours on a terminal only, JSON on request.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use serde_json::json;
+
+use crate::backend::TextFile;
+use crate::entry::{Entry, Listing, Tree, format_time};
+use crate::error::{Error, ErrorKind, Result};
+
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
+pub(super) const ACCENT: Style = AnsiColor::Cyan.on_default();
+pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
+
+/// Where a command writes.
+pub(super) struct Output {
+    json: bool,
+    quiet: bool,
+    terminal: bool,
+}
+
+impl Output {
+    pub(super) fn new(json: bool, quiet: bool) -> Self {
+        Self { json, quiet, terminal: io::stdout().is_terminal() }
+    }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    pub(super) fn listing(&self, listing: &Listing, long: bool) -> Result<()> {
+        let mut text = String::new();
+        let entries = &listing.entries;
+        if self.json {
+            for entry in entries {
+                text += &to_json(entry)?;
+                text.push('\n');
+            }
+            return self.print(&text);
+        }
+        let sizes: Vec<String> = entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
+        let width = sizes.iter().map(String::len).max().unwrap_or(0);
+        for (entry, size) in entries.iter().zip(&sizes) {
+            if long {
+                let kind = if entry.is_directory() { "directory" } else { "file" };
+                let time = entry.modified.map_or("-".to_owned(), format_time);
+                text += &format!("{kind:<9}  {size:>width$}  {time:<20}  ");
+            }
+            text += &self.path(entry);
+            text.push('\n');
+        }
+        self.print(&text)
+    }
+
+    pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
+        if self.json {
+            return self.print(&(to_json(entry)? + "\n"));
+        }
+        let mut rows = vec![("path", self.name(entry.path.as_str()))];
+        rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
+        rows.extend(entry.size.map(|size| ("size", format!("{size} bytes"))));
+        rows.extend(entry.modified.map(|time| ("modified", format_time(time))));
+        rows.extend(entry.etag.as_ref().map(|etag| ("etag", self.name(etag))));
+        let text: String = rows.iter().map(|(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n")).collect();
+        self.print(&text)
+    }
+
+    pub(super) fn exists(&self, path: &str, exists: bool) -> Result<()> {
+        match self.json {
+            true => self.print(&format!("{}\n", json!({ "path": path, "exists": exists }))),
+            false => self.print(&format!("{exists}\n")),
+        }
+    }
+
+    pub(super) fn text(&self, file: &TextFile, number: bool) -> Result<()> {
+        if self.json {
+            return self.print(&(to_json(file)? + "\n"));
+        }
+        let content = if self.terminal { visible(&file.content, true) } else { file.content.clone() };
+        if number {
+            let lines = content.split_inclusive('\n').zip(file.offset + 1..);
+            let numbered: String = lines.map(|(line, n)| format!("{DIM}{n:>6}{DIM:#}  {line}")).collect();
+            self.print(&numbered)?;
+        } else {
+            self.print_raw(content.as_bytes())?;
+        }
+        if let Some(next) = file.next_offset {
+            let of = file.total_lines.map_or("more".to_owned(), |total| total.to_string());
+            let what = match file.lines {
+                0 => format!("no lines of {of}"),
+                lines => format!("lines {} to {} of {of}", file.offset + 1, file.offset + lines),
+            };
+            self.note(&format!("{what}; go on with --offset {next}"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
+        if self.json {
+            return self.print(&(to_json(tree)? + "\n"));
+        }
+        let mut text = self.path(&tree.entry) + "\n";
+        self.branches(&tree.children, "", &mut text);
+        let (directories, files) = tree.count();
+        text += &format!("\n{}, {}\n", plural(directories, "directory", "directories"), plural(files, "file", "files"));
+        self.print(&text)
+    }
+
+    fn branches(&self, children: &[Tree], indent: &str, text: &mut String) {
+        for (i, child) in children.iter().enumerate() {
+            let (branch, below) = if i + 1 == children.len() { ("└── ", "    ") } else { ("├── ", "│   ") };
+            let name = self.name(child.entry.name());
+            let style = if child.entry.is_directory() { DIRECTORY } else { Style::new() };
+            let slash = if child.entry.is_directory() { "/" } else { "" };
+            *text += &format!("{DIM}{indent}{branch}{DIM:#}{style}{name}{style:#}{slash}\n");
+            self.branches(&child.children, &format!("{indent}{below}"), text);
+        }
+    }
+
+    /// A note about keys that exist and cannot be named.
+    pub(super) fn hidden(&self, hidden: u64) {
+        if hidden > 0 {
+            let keys = plural(hidden, "key is", "keys are");
+            self.note(&format!("{keys} hidden, because no path can name them (such as `a//b`)"));
+        }
+    }
+
+    /// Talk: never data, never an error.
+    pub(super) fn note(&self, text: &str) {
+        if !self.quiet && !self.json {
+            // Nothing is lost when nobody listens.
+            let _ = writeln!(anstream::stderr(), "{ACCENT}note{ACCENT:#}: {}", visible(text, false));
+        }
+    }
+
+    /// Prints a failure, and tells the exit code that goes with it.
+    pub(super) fn failure(&self, error: &Error) -> ExitCode {
+        if let Some(broken) = std::error::Error::source(error).and_then(|e| e.downcast_ref::<io::Error>())
+            && broken.kind() == io::ErrorKind::BrokenPipe
+        {
+            // Who reads has had enough: `skillfs ls | head`.
+            return ExitCode::SUCCESS;
+        }
+        print_failure(self.json, error.kind(), error.message(), error.path(), error.hint());
+        ExitCode::from(exit_code(error.kind()))
+    }
+
+    fn path(&self, entry: &Entry) -> String {
+        let name = self.name(entry.path.as_str());
+        if entry.is_directory() { format!("{DIRECTORY}{name}{DIRECTORY:#}") } else { name }
+    }
+
+    /// A tenant's name as it is safe to show.
+    fn name(&self, name: &str) -> String {
+        if self.terminal { visible(name, false) } else { name.to_owned() }
+    }
+
+    /// Prints text with styles, which are dropped where there is no terminal.
+    pub(super) fn print(&self, text: &str) -> Result<()> {
+        let mut stdout = anstream::AutoStream::new(io::stdout().lock(), anstream::AutoStream::choice(&io::stdout()));
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
+    }
+
+    /// Prints content as it is, escape sequences in it included.
+    fn print_raw(&self, bytes: &[u8]) -> Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
+    }
+}
+
+fn not_printed(error: io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}")).with_source(error)
+}
+
+fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|e| Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e))
+}
+
+fn print_failure(json: bool, kind: ErrorKind, message: &str, path: Option<&str>, hint: Option<&str>) {
+    let mut stderr = anstream::stderr();
+    // Nothing more can be done when nobody listens.
+    let _ = if json {
+        writeln!(stderr, "{}", json!({ "error": { "kind": kind, "message": message, "path": path, "hint": hint } }))
+    } else {
+        let hint = hint.map_or(String::new(), |hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
+        writeln!(stderr, "{BAD}error{BAD:#}: {}{hint}", visible(message, false))
+    };
+}
+
+/// Arguments that are wrong, or a call for help.
+pub(super) fn usage(error: &clap::Error) -> ExitCode {
+    let wants_json = std::env::args_os().any(|arg| arg == "--json");
+    if !error.use_stderr() || !wants_json {
+        let _ = error.print();
+        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let message = first.strip_prefix("error: ").unwrap_or(first);
+    print_failure(true, ErrorKind::InvalidInput, message, None, Some("see `skillfs --help`"));
+    ExitCode::from(2)
+}
+
+fn exit_code(kind: ErrorKind) -> u8 {
+    use ErrorKind::*;
+    match kind {
+        InvalidPath | InvalidId | InvalidInput | IsDirectory | NotDirectory | Ambiguous => 2,
+        NotFound => 3,
+        ReadOnly | Denied | QuotaExceeded => 4,
+        Conflict | AlreadyExists => 5,
+        BinaryFile | TooLarge | InvalidSkill | Corrupt => 6,
+        Unavailable | Throttled | Timeout => 7,
+        Internal => 70,
+    }
+}
+
+pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Makes visible what a terminal would act on: control characters, and those that turn or hide text.
+pub(super) fn visible(text: &str, lines: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        let acts = match c {
+            '\n' | '\t' => !lines,
+            '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200c}' | '\u{200e}' | '\u{200f}' => true,
+            '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
+            '\u{e0000}'..='\u{e007f}' => true,
+            c => c.is_control(),
+        };
+        if c == '\r' && lines {
+            continue;
+        } else if acts {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_drive_a_terminal() {
+        assert_eq!(visible("a\u{1b}[31mb", false), "a\\u{1b}[31mb");
+        assert_eq!(visible("gpj\u{202e}.exe", false), "gpj\\u{202e}.exe");
+        assert_eq!(visible("é 🦀 👩\u{200d}💻", false), "é 🦀 👩\u{200d}💻");
+        assert_eq!(visible("a\tb\r\nc", true), "a\tb\nc");
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_the_contract() {
+        for (kind, code) in [
+            (ErrorKind::InvalidPath, 2),
+            (ErrorKind::NotFound, 3),
+            (ErrorKind::Denied, 4),
+            (ErrorKind::AlreadyExists, 5),
+            (ErrorKind::BinaryFile, 6),
+            (ErrorKind::Throttled, 7),
+            (ErrorKind::Internal, 70),
+        ] {
+            assert_eq!(exit_code(kind), code);
+        }
+    }
+}

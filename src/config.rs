@@ -1,0 +1,204 @@
+//! Settings: plain data with defaults, and every environment variable by name.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The environment variables that this crate and its program read. The AWS chain reads its own.
+pub mod env {
+    /// The bucket, when none is given.
+    pub const BUCKET: &str = "SKILLFS_BUCKET";
+    /// The address of an S3-compatible server; goes before the two of AWS.
+    pub const ENDPOINT_URL: &str = "SKILLFS_ENDPOINT_URL";
+    /// The user of the session (command line only).
+    pub const USER: &str = "SKILLFS_USER";
+    /// The thread of the session (command line only).
+    pub const THREAD: &str = "SKILLFS_THREAD";
+    /// The ticket of the session (command line only).
+    pub const TICKET: &str = "SKILLFS_TICKET";
+    /// The address of S3, as the AWS tools know it.
+    pub const AWS_ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
+    /// The address of every service, as the AWS tools know it.
+    pub const AWS_ENDPOINT_URL: &str = "AWS_ENDPOINT_URL";
+}
+
+/// How to reach a bucket.
+///
+/// ```
+/// use skillfs::Settings;
+///
+/// let settings = Settings {
+///     endpoint_url: Some("http://127.0.0.1:4566".into()),
+///     ..Settings::new("my-bucket")
+/// };
+/// ```
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The bucket that holds every tenant.
+    pub bucket: String,
+    /// An S3-compatible server. It is spoken to with path-style addresses. `None` is AWS.
+    pub endpoint_url: Option<String>,
+    /// The region. `None` asks the AWS chain, then takes `us-east-1`.
+    pub region: Option<String>,
+    /// Fixed credentials. `None` asks the AWS chain.
+    pub credentials: Option<StaticCredentials>,
+    /// Time limits of requests.
+    pub timeouts: Timeouts,
+    /// How often a request is sent at most, the first time included. Default 3.
+    pub max_attempts: u32,
+    /// How many idle connections are kept. Default 64.
+    pub max_idle_connections: usize,
+    /// The largest text that is read whole, in bytes. Default 10 MiB.
+    pub max_read_bytes: u64,
+}
+
+impl Settings {
+    /// The defaults for a bucket.
+    pub fn new(bucket: impl Into<String>) -> Self {
+        Self {
+            bucket: bucket.into(),
+            endpoint_url: None,
+            region: None,
+            credentials: None,
+            timeouts: Timeouts::default(),
+            max_attempts: 3,
+            max_idle_connections: 64,
+            max_read_bytes: 10 * 1024 * 1024,
+        }
+    }
+
+    /// The defaults, with the bucket from [`env::BUCKET`] and the endpoint from
+    /// [`env::ENDPOINT_URL`], else from the AWS variables.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when no bucket is named.
+    pub fn from_env() -> Result<Self> {
+        let bucket = var(env::BUCKET).ok_or_else(no_bucket)?;
+        Ok(Self { endpoint_url: endpoint_from_env(), ..Self::new(bucket) })
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.bucket.is_empty() {
+            return Err(no_bucket());
+        }
+        // What the SDK would put into a URL; S3 itself allows less.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:/".contains(c);
+        if !self.bucket.chars().all(plain) || self.bucket.len() > 255 {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("invalid bucket name `{}`", crate::error::shorten(&self.bucket)),
+            )
+            .with_hint("a bucket is named by lower-case letters, digits, dots and hyphens"));
+        }
+        if let Some(url) = &self.endpoint_url
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("invalid endpoint URL `{}`", crate::error::shorten(url)),
+            )
+            .with_hint("write it with its scheme, such as `http://127.0.0.1:4566`"));
+        }
+        Ok(())
+    }
+}
+
+/// The endpoint that the environment names: ours first, then the two of AWS.
+pub(crate) fn endpoint_from_env() -> Option<String> {
+    [env::ENDPOINT_URL, env::AWS_ENDPOINT_URL_S3, env::AWS_ENDPOINT_URL].into_iter().find_map(var)
+}
+
+/// A flag, else an environment variable that is not empty.
+#[cfg(feature = "cli")]
+pub(crate) fn given(flag: &Option<String>, name: &str) -> Option<String> {
+    flag.clone().or_else(|| var(name))
+}
+
+fn var(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+pub(crate) fn no_bucket() -> Error {
+    Error::new(ErrorKind::InvalidInput, "no bucket is given").with_hint(format!(
+        "name one with `--bucket` or {}, or use a local store with `--embedded DIR`",
+        env::BUCKET
+    ))
+}
+
+/// Time limits of requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Timeouts {
+    /// To open a connection. Default 1 s.
+    pub connect: Duration,
+    /// For one attempt, up to the answer's head; and the longest silence inside a body. Default 2 s.
+    pub attempt: Duration,
+    /// For a request with all its attempts. Default 8 s.
+    pub operation: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(1),
+            attempt: Duration::from_secs(2),
+            operation: Duration::from_secs(8),
+        }
+    }
+}
+
+/// An access key that does not come from the AWS chain. Its secrets print as `***`.
+#[derive(Clone)]
+pub struct StaticCredentials {
+    /// The public half.
+    pub access_key_id: String,
+    /// The secret half.
+    pub secret_access_key: String,
+    /// The token of temporary credentials.
+    pub session_token: Option<String>,
+}
+
+impl StaticCredentials {
+    /// A permanent key pair.
+    pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<String>) -> Self {
+        Self {
+            access_key_id: access_key_id.into(),
+            secret_access_key: secret_access_key.into(),
+            session_token: None,
+        }
+    }
+}
+
+impl fmt::Debug for StaticCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StaticCredentials")
+            .field("access_key_id", &self.access_key_id)
+            .field("secret_access_key", &"***")
+            .field("session_token", &self.session_token.as_ref().map(|_| "***"))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_print() {
+        let mut credentials = StaticCredentials::new("AKIA", "hunter2");
+        credentials.session_token = Some("hunter3".into());
+        let shown = format!("{:?}", Settings { credentials: Some(credentials), ..Settings::new("b") });
+        assert!(shown.contains("AKIA") && !shown.contains("hunter"), "{shown}");
+    }
+
+    #[test]
+    fn wrong_settings_are_told_before_any_request() {
+        let check = |bucket: &str, url: Option<&str>| {
+            Settings { endpoint_url: url.map(str::to_owned), ..Settings::new(bucket) }.check().map_err(|e| e.kind())
+        };
+        assert_eq!(check("my-bucket", Some("http://127.0.0.1:4566")), Ok(()));
+        assert_eq!(check("", None), Err(ErrorKind::InvalidInput));
+        assert_eq!(check("a b", None), Err(ErrorKind::InvalidInput));
+        assert_eq!(check("b", Some("localhost:4566")), Err(ErrorKind::InvalidInput));
+    }
+}

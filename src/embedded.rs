@@ -1,0 +1,189 @@
+//! The embedded store: the S3 protocol in this process, over one file or in memory.
+//!
+//! It answers the real `aws-sdk-s3`, so that whatever works here works on S3. It is for laptops,
+//! demonstrations and tests, and holds one machine's data; it checks signatures against one fixed
+//! key and knows no users.
+
+mod db;
+mod service;
+
+use std::fmt;
+use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::TcpListener;
+
+use self::db::{Db, OpenError};
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// The access key that an embedded store accepts.
+pub const ACCESS_KEY_ID: &str = "embedded";
+/// Its secret, which protects nothing: the store is reached from this process or from loopback.
+pub const SECRET_ACCESS_KEY: &str = "embedded-secret";
+
+/// The file in the directory that is given to [`Embedded::open`].
+const FILE_NAME: &str = "skillfs.redb";
+
+/// How long a second process waits for the first to end: a command line is done in less.
+const WAIT_FOR_THE_OTHER: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+
+/// A small S3 server without a socket. Cloning it is cheap; all clones are one store.
+#[derive(Clone)]
+pub struct Embedded {
+    db: Arc<Db>,
+    service: S3Service,
+}
+
+impl Embedded {
+    /// An empty store that is gone with its last clone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] when there is no memory for it.
+    pub fn in_memory() -> Result<Self> {
+        let db = Db::in_memory().map_err(|e| not_opened("memory", e))?;
+        Ok(Self::over(db))
+    }
+
+    /// Opens the store in a directory, and makes both when they are not there.
+    ///
+    /// One process at a time has it open. A second one waits two seconds, then gives up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when another process has it open or it cannot be made,
+    /// [`ErrorKind::Corrupt`] when the file is no store.
+    pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
+        let directory = directory.as_ref().to_owned();
+        let name = directory.display().to_string();
+        let deadline = Instant::now() + WAIT_FOR_THE_OTHER;
+        loop {
+            let directory = directory.clone();
+            let opened = tokio::task::spawn_blocking(move || {
+                std::fs::create_dir_all(&directory).map_err(|e| OpenError::Io(e.into()))?;
+                Db::open(&directory.join(FILE_NAME))
+            })
+            .await
+            .map_err(|e| Error::new(ErrorKind::Internal, "opening the embedded store failed").with_source(e))?;
+            match opened {
+                Ok(db) => return Ok(Self::over(db)),
+                Err(OpenError::InUse) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(error) => return Err(not_opened(&name, error)),
+            }
+        }
+    }
+
+    fn over(db: Db) -> Self {
+        let db = Arc::new(db);
+        let mut builder = S3ServiceBuilder::new(service::Service(db.clone()));
+        builder.set_auth(SimpleAuth::from_single(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
+        Self { db, service: builder.build() }
+    }
+
+    /// Makes a bucket; one that is there stays as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when S3 would not take the name, [`ErrorKind::Unavailable`] when
+    /// the file cannot be written.
+    pub async fn create_bucket(&self, bucket: &str) -> Result<()> {
+        if !s3s::path::check_bucket_name(bucket) {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("invalid bucket name `{}`", shorten(bucket)))
+                .with_hint("a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"));
+        }
+        let bucket = bucket.to_owned();
+        self.db.run(move |db| db.create_bucket(&bucket)).await.map_err(not_written)
+    }
+
+    /// Puts an object straight into the store, past every mount: for sample data and tests.
+    ///
+    /// # Errors
+    /// As [`Embedded::put_all`].
+    pub async fn put(&self, bucket: &str, key: &str, content: impl Into<Bytes>) -> Result<()> {
+        self.put_all(bucket, [(key.to_owned(), content.into())]).await
+    }
+
+    /// Puts objects straight into the store, past every mount: all of them at once, or none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when a key is empty or longer than 1,024 bytes,
+    /// [`ErrorKind::Unavailable`] when there is no such bucket or the file cannot be written.
+    pub async fn put_all(&self, bucket: &str, objects: impl IntoIterator<Item = (String, Bytes)>) -> Result<()> {
+        let objects: Vec<_> = objects.into_iter().collect();
+        if let Some((key, _)) = objects.iter().find(|(key, _)| key.is_empty() || !s3s::path::check_key(key)) {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("invalid key of {} bytes", key.len()))
+                .with_hint("a key has 1 to 1,024 bytes"));
+        }
+        let bucket = bucket.to_owned();
+        self.db.run(move |db| db.put_all(&bucket, &objects)).await.map_err(not_written)
+    }
+
+    /// Serves the store on a listener, until `shutdown` resolves: for tools that are no part of
+    /// this process. Bind the listener to loopback.
+    pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut shutdown => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((socket, _)) = accepted else {
+                // Out of file descriptors, most likely: give the others time to end.
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            };
+            // Without it every small answer waits 40 ms for the client's acknowledgement.
+            let _ = socket.set_nodelay(true);
+            let service = self.service.clone();
+            tokio::spawn(async move {
+                let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new()).http1_only();
+                if let Err(error) = http.serve_connection(TokioIo::new(socket), service).await {
+                    tracing::debug!("a connection to the embedded store ended: {error}");
+                }
+            });
+        }
+    }
+
+    pub(crate) async fn call(
+        &self,
+        request: http::Request<s3s::Body>,
+    ) -> Result<http::Response<s3s::Body>, Box<dyn std::error::Error + Send + Sync>> {
+        self.service.call(request).await.map_err(Into::into)
+    }
+}
+
+impl fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Embedded").finish_non_exhaustive()
+    }
+}
+
+fn not_opened(name: &str, error: OpenError) -> Error {
+    match error {
+        OpenError::InUse => {
+            Error::new(ErrorKind::Unavailable, format!("the embedded store in `{name}` is in use by another process"))
+                .with_hint("wait until the other process has ended, or give another directory")
+        }
+        OpenError::NoStore(source) => Error::new(
+            ErrorKind::Corrupt,
+            format!("`{FILE_NAME}` in `{name}` is no store that can be opened: {source}"),
+        )
+        .with_hint("give another directory, or move the file away")
+        .with_source(source),
+        OpenError::Io(source) => {
+            Error::new(ErrorKind::Unavailable, format!("cannot open the embedded store in `{name}`: {source}"))
+                .with_hint("give a directory that can be written")
+                .with_source(source)
+        }
+    }
+}
+
+fn not_written(error: db::DbError) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot write to the embedded store: {error}"))
+        .with_hint("check that its bucket was made, its file can be written and the disk is not full")
+        .with_source(error)
+}

@@ -1,0 +1,541 @@
+//! Objects in a `redb` file: one write at a time, each acknowledged only when it is on disk.
+//!
+//! All functions block; [`Db::run`] takes them off the runtime.
+
+use std::ops::{Bound, Range};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use redb::backends::InMemoryBackend;
+use redb::{
+    Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError, Table,
+    TableDefinition,
+};
+use s3s::crypto::{Checksum as _, Md5};
+
+/// Values lie in pieces of this size, so that no reader or writer holds a whole one.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Content up to this size is kept in memory until its one transaction.
+const SPOOL_BYTES: usize = 16 * CHUNK_BYTES;
+/// An empty object has no chunks, and this as their owner.
+const NO_CHUNKS: u64 = 0;
+
+/// Owner of the chunks, size, seconds since 1970, ETag, then attributes as name and value.
+type Row<'a> = (u64, u64, u64, &'a str, Vec<(&'a str, &'a str)>);
+
+const BUCKETS: TableDefinition<'_, &str, u64> = TableDefinition::new("buckets");
+/// `bucket NUL key`: no bucket has a NUL in its name.
+const OBJECTS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("objects");
+const CHUNKS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("chunks");
+/// Owners of chunks whose object is not there yet. What a killed process left here goes at the next start.
+const PENDING: TableDefinition<'_, u64, ()> = TableDefinition::new("pending");
+
+/// Headers that are kept with an object, as name and value.
+pub(super) type Attributes = Vec<(String, String)>;
+
+/// Why a file was not opened.
+#[derive(Debug)]
+pub(super) enum OpenError {
+    InUse,
+    NoStore(redb::Error),
+    Io(redb::Error),
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DbError {
+    #[error("there is no bucket `{0}`")]
+    NoSuchBucket(String),
+    #[error("the condition does not hold")]
+    Refused(Refusal),
+    #[error(transparent)]
+    Storage(#[from] redb::Error),
+    #[error("the task that worked on the store ended early")]
+    Task,
+}
+
+/// A condition that did not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// 412.
+    Precondition,
+    /// 404: `If-Match` on a key that is not there.
+    NoSuchKey,
+}
+
+macro_rules! storage_errors {
+    ($($error:ty),+) => {
+        $(impl From<$error> for DbError {
+            fn from(error: $error) -> Self {
+                Self::Storage(error.into())
+            }
+        })+
+    };
+}
+storage_errors!(redb::TransactionError, redb::TableError, redb::StorageError, redb::CommitError);
+
+/// What is known of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Record {
+    owner: u64,
+    pub(super) size: u64,
+    pub(super) modified: u64,
+    pub(super) etag: String,
+    pub(super) attributes: Attributes,
+}
+
+impl Record {
+    /// Written now; its MD5 is its ETag, as on S3.
+    fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes) -> Self {
+        Self { owner, size, modified: now(), etag: hex(&md5), attributes }
+    }
+
+    fn from_row((owner, size, modified, etag, attributes): Row<'_>) -> Self {
+        let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        Self { owner, size, modified, etag: etag.to_owned(), attributes: attributes.into_iter().map(owned).collect() }
+    }
+
+    fn row(&self) -> Row<'_> {
+        let attributes = self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        (self.owner, self.size, self.modified, &self.etag, attributes)
+    }
+}
+
+pub(super) struct Db {
+    database: Database,
+    next_owner: AtomicU64,
+}
+
+impl Db {
+    pub(super) fn in_memory() -> Result<Self, OpenError> {
+        Self::from(Database::builder().create_with_backend(InMemoryBackend::new()))
+    }
+
+    pub(super) fn open(file: &Path) -> Result<Self, OpenError> {
+        Self::from(Database::create(file))
+    }
+
+    fn from(opened: Result<Database, DatabaseError>) -> Result<Self, OpenError> {
+        let database = match opened {
+            Ok(database) => database,
+            Err(DatabaseError::DatabaseAlreadyOpen) => return Err(OpenError::InUse),
+            Err(DatabaseError::Storage(StorageError::Io(error)))
+                if error.kind() != std::io::ErrorKind::InvalidData
+                    && error.kind() != std::io::ErrorKind::UnexpectedEof =>
+            {
+                return Err(OpenError::Io(StorageError::Io(error).into()));
+            }
+            Err(error) => return Err(OpenError::NoStore(error.into())),
+        };
+        let mut db = Self { database, next_owner: AtomicU64::new(NO_CHUNKS + 1) };
+        match db.clean_up() {
+            Ok(last) => {
+                db.next_owner = AtomicU64::new(last + 1);
+                Ok(db)
+            }
+            Err(DbError::Storage(error)) => Err(OpenError::Io(error)),
+            Err(error) => Err(OpenError::Io(StorageError::Corrupted(error.to_string()).into())),
+        }
+    }
+
+    /// Makes the tables, drops what a killed process did not finish, and tells the last owner.
+    fn clean_up(&self) -> Result<u64, DbError> {
+        let write = self.database.begin_write()?;
+        let last = {
+            write.open_table(BUCKETS)?;
+            write.open_table(OBJECTS)?;
+            let mut pending = write.open_table(PENDING)?;
+            let mut chunks = write.open_table(CHUNKS)?;
+            while let Some((owner, _)) = pending.pop_first()? {
+                remove_chunks(&mut chunks, owner.value())?;
+            }
+            let last = chunks.last()?.map(|(at, _)| at.value().0);
+            last.unwrap_or(NO_CHUNKS)
+        };
+        write.commit()?;
+        Ok(last)
+    }
+
+    /// Runs a blocking function off the runtime.
+    pub(super) async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T, DbError> + Send + 'static,
+    ) -> Result<T, DbError> {
+        let db = self.clone();
+        tokio::task::spawn_blocking(move || work(&db)).await.map_err(|_| DbError::Task)?
+    }
+
+    pub(super) fn create_bucket(&self, bucket: &str) -> Result<(), DbError> {
+        let write = self.database.begin_write()?;
+        {
+            let mut buckets = write.open_table(BUCKETS)?;
+            if buckets.get(bucket)?.is_some() {
+                return Ok(());
+            }
+            buckets.insert(bucket, now())?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    pub(super) fn check_bucket(&self, bucket: &str) -> Result<(), DbError> {
+        match self.database.begin_read()?.open_table(BUCKETS)?.get(bucket)? {
+            Some(_) => Ok(()),
+            None => Err(DbError::NoSuchBucket(bucket.to_owned())),
+        }
+    }
+
+    pub(super) fn head(&self, bucket: &str, key: &str) -> Result<Option<Record>, DbError> {
+        let read = self.database.begin_read()?;
+        let found = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())?;
+        match found {
+            Some(row) => Ok(Some(Record::from_row(row.value()))),
+            None => self.check_bucket(bucket).map(|()| None),
+        }
+    }
+
+    /// The record and its content as of now: later writes do not change what this reader sees.
+    pub(super) fn snapshot(&self, bucket: &str, key: &str) -> Result<Option<(Record, Content)>, DbError> {
+        let read = self.database.begin_read()?;
+        let found = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())?;
+        match found {
+            Some(row) => {
+                let record = Record::from_row(row.value());
+                let content = Content { owner: record.owner, chunks: read.open_table(CHUNKS)? };
+                Ok(Some((record, content)))
+            }
+            None => self.check_bucket(bucket).map(|()| None),
+        }
+    }
+
+    /// Many small objects in one transaction.
+    pub(super) fn put_all(&self, bucket: &str, objects: &[(String, Bytes)]) -> Result<(), DbError> {
+        self.check_bucket(bucket)?;
+        let write = self.database.begin_write()?;
+        {
+            let mut objects_table = write.open_table(OBJECTS)?;
+            let mut chunks = write.open_table(CHUNKS)?;
+            for (key, content) in objects {
+                let mut md5 = Md5::new();
+                md5.update(content);
+                let owner = if content.is_empty() { NO_CHUNKS } else { self.new_owner() };
+                let record = Record::new(owner, content.len() as u64, md5.finalize(), Attributes::new());
+                let full = object_key(bucket, key);
+                let old = objects_table.insert(full.as_slice(), record.row())?.map(|row| row.value().0);
+                remove_chunks(&mut chunks, old.unwrap_or(NO_CHUNKS))?;
+                insert_chunks(&mut chunks, owner, 0, content)?;
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    pub(super) fn delete(&self, bucket: &str, key: &str) -> Result<(), DbError> {
+        self.check_bucket(bucket)?;
+        let write = self.database.begin_write()?;
+        {
+            let mut objects = write.open_table(OBJECTS)?;
+            let old = objects.remove(object_key(bucket, key).as_slice())?.map(|row| row.value().0);
+            if let Some(owner) = old {
+                remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
+            }
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    pub(super) fn list(&self, query: &ListQuery) -> Result<ListResult, DbError> {
+        self.check_bucket(&query.bucket)?;
+        let objects = self.database.begin_read()?.open_table(OBJECTS)?;
+        let mut result = ListResult::default();
+        let skip = query.bucket.len() + 1;
+        let prefix = object_key(&query.bucket, &query.prefix);
+        let mut from = match &query.after {
+            Some(After::Key(key)) => Bound::Excluded(object_key(&query.bucket, key)),
+            Some(After::Group(group)) => Bound::Included(successor(object_key(&query.bucket, group))),
+            None => Bound::Unbounded,
+        };
+        let first = match &from {
+            Bound::Included(at) | Bound::Excluded(at) => prefix > *at,
+            Bound::Unbounded => true,
+        };
+        if first {
+            from = Bound::Included(prefix.clone());
+        }
+        // Each turn starts behind a group of keys that share a delimiter, without touching them.
+        'groups: loop {
+            let lower = match &from {
+                Bound::Included(at) => Bound::Included(at.as_slice()),
+                Bound::Excluded(at) => Bound::Excluded(at.as_slice()),
+                Bound::Unbounded => Bound::Unbounded,
+            };
+            for row in objects.range::<&[u8]>((lower, Bound::Unbounded))? {
+                let (full, row) = row?;
+                let full = full.value();
+                if !full.starts_with(&prefix) {
+                    break 'groups;
+                }
+                if result.items.len() == query.max {
+                    result.truncated = query.max > 0;
+                    break 'groups;
+                }
+                let key = String::from_utf8_lossy(&full[skip..]).into_owned();
+                let rest = &key[query.prefix.len()..];
+                match query.delimiter.as_deref().and_then(|d| Some(rest.find(d)? + d.len())) {
+                    Some(end) => {
+                        let group = key[..query.prefix.len() + end].to_owned();
+                        from = Bound::Included(successor(object_key(&query.bucket, &group)));
+                        result.items.push(ListItem::Group(group));
+                        continue 'groups;
+                    }
+                    None => result.items.push(ListItem::Object(key, Record::from_row(row.value()))),
+                }
+            }
+            break;
+        }
+        Ok(result)
+    }
+
+    fn new_owner(&self) -> u64 {
+        self.next_owner.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What to list.
+#[derive(Debug)]
+pub(super) struct ListQuery {
+    pub(super) bucket: String,
+    pub(super) prefix: String,
+    pub(super) delimiter: Option<String>,
+    pub(super) after: Option<After>,
+    pub(super) max: usize,
+}
+
+/// Where a listing goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum After {
+    /// Behind this key.
+    Key(String),
+    /// Behind every key that begins so.
+    Group(String),
+}
+
+/// What was found, in key order.
+#[derive(Debug, Default)]
+pub(super) struct ListResult {
+    pub(super) items: Vec<ListItem>,
+    pub(super) truncated: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum ListItem {
+    Object(String, Record),
+    Group(String),
+}
+
+impl ListItem {
+    pub(super) fn after(&self) -> After {
+        match self {
+            Self::Object(key, _) => After::Key(key.clone()),
+            Self::Group(group) => After::Group(group.clone()),
+        }
+    }
+}
+
+/// The content of one object at one moment.
+pub(super) struct Content {
+    owner: u64,
+    chunks: ReadOnlyTable<(u64, u64), &'static [u8]>,
+}
+
+impl Content {
+    /// The bytes of one chunk that lie in `range`, where `range.start` decides which chunk.
+    pub(super) fn piece(&self, range: &Range<u64>) -> Result<Bytes, DbError> {
+        let size = CHUNK_BYTES as u64;
+        let number = range.start / size;
+        let chunk = self.chunks.get((self.owner, number))?.ok_or_else(|| {
+            StorageError::Corrupted(format!("chunk {number} of object {} is missing", self.owner))
+        })?;
+        let start = (range.start % size) as usize;
+        let end = (range.end - number * size).min(chunk.value().len() as u64) as usize;
+        let piece = chunk.value().get(start..end).filter(|piece| !piece.is_empty());
+        let piece = piece.ok_or_else(|| StorageError::Corrupted(format!("chunk {number} is too short")))?;
+        Ok(Bytes::copy_from_slice(piece))
+    }
+}
+
+/// Content on its way in. Dropped before its end, it leaves nothing behind.
+pub(super) struct Upload {
+    db: Arc<Db>,
+    md5: Md5,
+    size: u64,
+    buffer: BytesMut,
+    /// Set once chunks were written ahead of the object.
+    owner: Option<u64>,
+    written: u64,
+    finished: bool,
+}
+
+impl Upload {
+    pub(super) fn new(db: Arc<Db>) -> Self {
+        Self { db, md5: Md5::new(), size: 0, buffer: BytesMut::new(), owner: None, written: 0, finished: false }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Takes the next bytes; what is too much for memory goes to the file, unseen by readers.
+    pub(super) async fn push(&mut self, piece: Bytes) -> Result<(), DbError> {
+        self.md5.update(&piece);
+        self.size += piece.len() as u64;
+        self.buffer.extend_from_slice(&piece);
+        while self.buffer.len() >= SPOOL_BYTES {
+            let ahead = self.buffer.split_to(SPOOL_BYTES).freeze();
+            let owner = *self.owner.get_or_insert_with(|| self.db.new_owner());
+            let first = self.written;
+            self.written += (SPOOL_BYTES / CHUNK_BYTES) as u64;
+            self.db
+                .run(move |db| {
+                    let mut write = db.database.begin_write()?;
+                    // It counts only once the object is there; that transaction makes all durable.
+                    write.set_durability(Durability::None).map_err(redb::Error::from)?;
+                    write.open_table(PENDING)?.insert(owner, ())?;
+                    insert_chunks(&mut write.open_table(CHUNKS)?, owner, first, &ahead)?;
+                    write.commit()?;
+                    Ok(())
+                })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// The end of the content.
+    pub(super) fn seal(mut self) -> Sealed {
+        let md5 = std::mem::replace(&mut self.md5, Md5::new()).finalize();
+        Sealed { upload: self, md5 }
+    }
+}
+
+/// Content that has come in whole, and waits to be an object.
+pub(super) struct Sealed {
+    upload: Upload,
+    pub(super) md5: [u8; 16],
+}
+
+impl Sealed {
+    /// Makes the object appear, whole and durable, if `condition` holds for what is there now.
+    pub(super) async fn commit(
+        self,
+        bucket: &str,
+        key: &str,
+        attributes: Attributes,
+        condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static,
+    ) -> Result<Record, DbError> {
+        let Self { mut upload, md5 } = self;
+        let rest = upload.buffer.split().freeze();
+        let owner = match upload.owner {
+            Some(owner) => owner,
+            None if rest.is_empty() => NO_CHUNKS,
+            None => upload.db.new_owner(),
+        };
+        let record = Record::new(owner, upload.size, md5, attributes);
+        let (bucket, key, first) = (bucket.to_owned(), key.to_owned(), upload.written);
+        let spooled = upload.owner.is_some();
+        let record = upload
+            .db
+            .run(move |db| {
+                db.check_bucket(&bucket)?;
+                let full = object_key(&bucket, &key);
+                let write = db.database.begin_write()?;
+                {
+                    let mut objects = write.open_table(OBJECTS)?;
+                    let mut chunks = write.open_table(CHUNKS)?;
+                    let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
+                    condition(old.as_ref()).map_err(DbError::Refused)?;
+                    if let Some(old) = old {
+                        remove_chunks(&mut chunks, old.owner)?;
+                    }
+                    insert_chunks(&mut chunks, record.owner, first, &rest)?;
+                    objects.insert(full.as_slice(), record.row())?;
+                    if spooled {
+                        write.open_table(PENDING)?.remove(record.owner)?;
+                    }
+                }
+                write.commit()?;
+                Ok(record)
+            })
+            .await?;
+        upload.finished = true;
+        Ok(record)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        let Some(owner) = self.owner.filter(|_| !self.finished) else { return };
+        let db = self.db.clone();
+        let clean_up = move || {
+            let done = (|| {
+                let write = db.database.begin_write()?;
+                // The last transaction may have gone through while its caller went away.
+                if write.open_table(PENDING)?.remove(owner)?.is_some() {
+                    remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
+                }
+                write.commit()?;
+                Ok::<_, DbError>(())
+            })();
+            if let Err(error) = done {
+                tracing::warn!("an abandoned upload is left to the next start: {error}");
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(clean_up)),
+            // The runtime is gone, and the process with it; the next start cleans up.
+            Err(_) => tracing::debug!("an abandoned upload is left to the next start"),
+        }
+    }
+}
+
+fn insert_chunks(
+    table: &mut Table<'_, (u64, u64), &[u8]>,
+    owner: u64,
+    first: u64,
+    bytes: &[u8],
+) -> Result<(), DbError> {
+    for (number, chunk) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
+        table.insert((owner, number), chunk)?;
+    }
+    Ok(())
+}
+
+fn remove_chunks(table: &mut Table<'_, (u64, u64), &[u8]>, owner: u64) -> Result<(), DbError> {
+    if owner != NO_CHUNKS {
+        table.retain_in((owner, 0)..=(owner, u64::MAX), |_, _| false)?;
+    }
+    Ok(())
+}
+
+fn object_key(bucket: &str, key: &str) -> Vec<u8> {
+    [bucket.as_bytes(), b"\0", key.as_bytes()].concat()
+}
+
+/// The least key behind all keys with this prefix. UTF-8 has no byte 0xFF: adding one is enough.
+fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
+    if let Some(last) = prefix.last_mut() {
+        *last += 1;
+    }
+    prefix
+}
+
+/// Whole seconds, as S3 has them.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

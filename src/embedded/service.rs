@@ -1,0 +1,381 @@
+//! The S3 operations, on top of [`Db`].
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use futures_util::{StreamExt, stream};
+use http::{HeaderMap, HeaderName, HeaderValue};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use s3s::checksum::ChecksumHasher;
+use s3s::dto::*;
+use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+
+use super::db::{After, Attributes, Content, Db, DbError, ListItem, ListQuery, Record, Refusal, Upload};
+
+/// The largest page, and the default one.
+const MAX_KEYS: i32 = 1000;
+
+/// The largest object that a single PUT may make, as on S3.
+const MAX_PUT_BYTES: u64 = 5 * 1024 * 1024 * 1024;
+
+/// What `encoding-type=url` leaves as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
+
+const CHECKSUMS: [&str; 5] = [
+    "x-amz-checksum-crc32",
+    "x-amz-checksum-crc32c",
+    "x-amz-checksum-crc64nvme",
+    "x-amz-checksum-sha1",
+    "x-amz-checksum-sha256",
+];
+const CONTENT_TYPE: &str = "content-type";
+const USER_METADATA: &str = "x-amz-meta-";
+
+pub(super) struct Service(pub(super) Arc<Db>);
+
+#[async_trait::async_trait]
+impl S3 for Service {
+    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> S3Result<S3Response<CreateBucketOutput>> {
+        let bucket = req.input.bucket;
+        self.0.run(move |db| db.create_bucket(&bucket)).await?;
+        Ok(S3Response::new(CreateBucketOutput::default()))
+    }
+
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+        let bucket = req.input.bucket;
+        self.0.run(move |db| db.check_bucket(&bucket)).await?;
+        Ok(S3Response::new(HeadBucketOutput::default()))
+    }
+
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        let input = req.input;
+        let (bucket, key) = (input.bucket, input.key);
+        let found = self.0.run(move |db| db.snapshot(&bucket, &key)).await?;
+        let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
+        Conditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        }
+        .check(&record)?;
+        let range = match &input.range {
+            Some(range) => range.check(record.size)?,
+            None => 0..record.size,
+        };
+        let mut output = GetObjectOutput {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(as_i64(range.end - range.start)),
+            content_type: attribute(&record, CONTENT_TYPE),
+            e_tag: Some(etag(&record)),
+            last_modified: Some(modified(&record)),
+            metadata: metadata(&record),
+            ..GetObjectOutput::default()
+        };
+        let mut partial = None;
+        if input.range.is_some() {
+            output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, record.size));
+            partial = Some(http::StatusCode::PARTIAL_CONTENT);
+        } else if input.checksum_mode.is_some() {
+            let sums = CHECKSUMS.map(|name| attribute(&record, name));
+            [
+                output.checksum_crc32,
+                output.checksum_crc32c,
+                output.checksum_crc64nvme,
+                output.checksum_sha1,
+                output.checksum_sha256,
+            ] = sums;
+        }
+        output.body = Some(body(self.0.clone(), content, range));
+        let mut response = S3Response::new(output);
+        response.status = partial;
+        Ok(response)
+    }
+
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
+        let input = req.input;
+        let (bucket, key) = (input.bucket, input.key);
+        let found = self.0.run(move |db| db.head(&bucket, &key)).await?;
+        let record = found.ok_or_else(|| s3_error!(NoSuchKey))?;
+        Conditions {
+            if_match: input.if_match,
+            if_none_match: input.if_none_match,
+            if_modified_since: input.if_modified_since,
+            if_unmodified_since: input.if_unmodified_since,
+        }
+        .check(&record)?;
+        Ok(S3Response::new(HeadObjectOutput {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(as_i64(record.size)),
+            content_type: attribute(&record, CONTENT_TYPE),
+            e_tag: Some(etag(&record)),
+            last_modified: Some(modified(&record)),
+            metadata: metadata(&record),
+            ..HeadObjectOutput::default()
+        }))
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        let input = req.input;
+        if input.content_length.is_some_and(|length| u64::try_from(length).is_ok_and(|l| l > MAX_PUT_BYTES)) {
+            return Err(s3_error!(EntityTooLarge));
+        }
+        let promised = |headers: &HeaderMap| -> Attributes {
+            let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+            CHECKSUMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+        };
+        let mut sums = promised(&req.headers);
+        let trailer = req.headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let mut hasher = hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
+
+        let mut upload = Upload::new(self.0.clone());
+        if let Some(mut body) = input.body {
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(|e| S3Error::with_source(S3ErrorCode::IncompleteBody, e))?;
+                hasher.update(&piece);
+                upload.push(piece).await?;
+                if upload.size() > MAX_PUT_BYTES {
+                    return Err(s3_error!(EntityTooLarge));
+                }
+            }
+        }
+        if let Some(trailers) = req.trailing_headers.as_ref().and_then(s3s::TrailingHeaders::take) {
+            sums.extend(promised(&trailers));
+        }
+        let sealed = upload.seal();
+        let computed = computed(hasher);
+        if sums.iter().any(|sum| !computed.contains(sum)) {
+            return Err(s3_error!(BadDigest, "the checksum does not fit the content"));
+        }
+        if let Some(md5) = &input.content_md5
+            && base64_simd::STANDARD.encode_to_string(sealed.md5) != *md5
+        {
+            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
+        }
+
+        let mut attributes = sums;
+        attributes.extend(input.content_type.map(|value| (CONTENT_TYPE.to_owned(), value)));
+        let given = input.metadata.unwrap_or_default();
+        attributes.extend(given.into_iter().map(|(name, value)| (format!("{USER_METADATA}{name}"), value)));
+
+        let (if_match, if_none_match) = (input.if_match, input.if_none_match);
+        if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
+            return Err(s3_error!(NotImplemented, "a PUT takes `If-None-Match: *` only"));
+        }
+        let record = sealed
+            .commit(&input.bucket, &input.key, attributes, move |old| match (old, if_match, if_none_match) {
+                (Some(_), _, Some(_)) => Err(Refusal::Precondition),
+                (None, Some(_), _) => Err(Refusal::NoSuchKey),
+                (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
+                _ => Ok(()),
+            })
+            .await?;
+        let mut output = PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() };
+        let sums = CHECKSUMS.map(|name| attribute(&record, name));
+        [
+            output.checksum_crc32,
+            output.checksum_crc32c,
+            output.checksum_crc64nvme,
+            output.checksum_sha1,
+            output.checksum_sha256,
+        ] = sums;
+        Ok(S3Response::new(output))
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let (bucket, key) = (req.input.bucket, req.input.key);
+        self.0.run(move |db| db.delete(&bucket, &key)).await?;
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+        let input = req.input;
+        let max = input.max_keys.unwrap_or(MAX_KEYS);
+        if max < 0 {
+            return Err(s3_error!(InvalidArgument, "max-keys is negative"));
+        }
+        let max = max.min(MAX_KEYS);
+        let url = match input.encoding_type.as_ref().map(EncodingType::as_str) {
+            None => false,
+            Some(EncodingType::URL) => true,
+            Some(_) => return Err(s3_error!(InvalidArgument, "the only encoding-type is `url`")),
+        };
+        let encode = |text: String| match url {
+            true => percent_encode(text.as_bytes(), PLAIN).to_string(),
+            false => text,
+        };
+        let after = match (&input.continuation_token, &input.start_after) {
+            (Some(token), _) => Some(after_token(token).ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?),
+            (None, Some(key)) => Some(After::Key(key.clone())),
+            (None, None) => None,
+        };
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let query = ListQuery {
+            bucket: input.bucket.clone(),
+            prefix,
+            delimiter: input.delimiter.clone().filter(|delimiter| !delimiter.is_empty()),
+            after,
+            max: usize::try_from(max).unwrap_or(0),
+        };
+        let found = self.0.run(move |db| db.list(&query)).await?;
+        let next = found.items.last().filter(|_| found.truncated).map(|item| token(&item.after()));
+        let count = i32::try_from(found.items.len()).ok();
+        let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
+        for item in found.items {
+            match item {
+                ListItem::Object(key, record) => contents.push(Object {
+                    e_tag: Some(etag(&record)),
+                    last_modified: Some(modified(&record)),
+                    size: Some(as_i64(record.size)),
+                    key: Some(encode(key)),
+                    ..Object::default()
+                }),
+                ListItem::Group(group) => common_prefixes.push(CommonPrefix { prefix: Some(encode(group)) }),
+            }
+        }
+        Ok(S3Response::new(ListObjectsV2Output {
+            name: Some(input.bucket),
+            prefix: Some(encode(input.prefix.unwrap_or_default())),
+            delimiter: input.delimiter.map(encode),
+            start_after: input.start_after.map(encode),
+            continuation_token: input.continuation_token,
+            encoding_type: input.encoding_type,
+            max_keys: Some(max),
+            key_count: count,
+            is_truncated: Some(next.is_some()),
+            next_continuation_token: next,
+            contents: Some(contents),
+            common_prefixes: Some(common_prefixes),
+            ..ListObjectsV2Output::default()
+        }))
+    }
+}
+
+/// The conditions of a GET or HEAD, in the order of RFC 9110.
+struct Conditions {
+    if_match: Option<IfMatch>,
+    if_none_match: Option<IfNoneMatch>,
+    if_modified_since: Option<IfModifiedSince>,
+    if_unmodified_since: Option<IfUnmodifiedSince>,
+}
+
+impl Conditions {
+    fn check(self, record: &Record) -> S3Result<()> {
+        match (&self.if_match, &self.if_unmodified_since) {
+            (Some(condition), _) if !strongly(condition, record) => return Err(s3_error!(PreconditionFailed)),
+            (None, Some(since)) if modified(record) > *since => return Err(s3_error!(PreconditionFailed)),
+            _ => {}
+        }
+        let unchanged = match (&self.if_none_match, &self.if_modified_since) {
+            (Some(condition), _) => condition.as_etag().is_none_or(|tag| tag.value() == record.etag),
+            (None, Some(since)) => modified(record) <= *since,
+            (None, None) => false,
+        };
+        if !unchanged {
+            return Ok(());
+        }
+        let mut not_modified = s3_error!(NotModified);
+        if let Ok(value) = HeaderValue::from_str(&format!("\"{}\"", record.etag)) {
+            not_modified.set_headers(HeaderMap::from_iter([(HeaderName::from_static("etag"), value)]));
+        }
+        Err(not_modified)
+    }
+}
+
+fn strongly(condition: &ETagCondition, record: &Record) -> bool {
+    condition.as_etag().is_none_or(|tag| tag.as_strong() == Some(record.etag.as_str()))
+}
+
+impl From<DbError> for S3Error {
+    fn from(error: DbError) -> Self {
+        match error {
+            DbError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
+            DbError::Refused(Refusal::Precondition) => s3_error!(PreconditionFailed),
+            DbError::Refused(Refusal::NoSuchKey) => s3_error!(NoSuchKey),
+            error => {
+                tracing::error!("the embedded store failed: {error}");
+                S3Error::with_source(S3ErrorCode::InternalError, Box::new(error))
+            }
+        }
+    }
+}
+
+/// The content piece by piece, each read off the runtime.
+fn body(db: Arc<Db>, content: Content, range: std::ops::Range<u64>) -> StreamingBlob {
+    let content = Arc::new(content);
+    let pieces = stream::try_unfold(range, move |mut left| {
+        let (db, content) = (db.clone(), content.clone());
+        async move {
+            if left.is_empty() {
+                return Ok(None);
+            }
+            let wanted = left.clone();
+            let piece = db.run(move |_| content.piece(&wanted)).await?;
+            left.start += piece.len() as u64;
+            Ok::<_, DbError>(Some((piece, left)))
+        }
+    });
+    StreamingBlob::wrap(pieces)
+}
+
+fn hasher<'a>(names: impl Iterator<Item = &'a str>) -> ChecksumHasher {
+    let mut hasher = ChecksumHasher::default();
+    for name in names {
+        match name {
+            "x-amz-checksum-crc32" => hasher.crc32 = Some(Default::default()),
+            "x-amz-checksum-crc32c" => hasher.crc32c = Some(Default::default()),
+            "x-amz-checksum-crc64nvme" => hasher.crc64nvme = Some(Default::default()),
+            "x-amz-checksum-sha1" => hasher.sha1 = Some(Default::default()),
+            "x-amz-checksum-sha256" => hasher.sha256 = Some(Default::default()),
+            _ => {}
+        }
+    }
+    hasher
+}
+
+fn computed(hasher: ChecksumHasher) -> Attributes {
+    let sums = hasher.finalize();
+    let values =
+        [sums.checksum_crc32, sums.checksum_crc32c, sums.checksum_crc64nvme, sums.checksum_sha1, sums.checksum_sha256];
+    CHECKSUMS.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
+}
+
+fn etag(record: &Record) -> ETag {
+    ETag::Strong(record.etag.clone())
+}
+
+fn modified(record: &Record) -> Timestamp {
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(record.modified))
+}
+
+fn as_i64(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn attribute(record: &Record, name: &str) -> Option<String> {
+    record.attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
+}
+
+fn metadata(record: &Record) -> Option<Metadata> {
+    let own = |(name, value): &(String, String)| Some((name.strip_prefix(USER_METADATA)?.to_owned(), value.clone()));
+    let metadata: Metadata = record.attributes.iter().filter_map(own).collect();
+    (!metadata.is_empty()).then_some(metadata)
+}
+
+/// A token is `k` or `g`, then the key or the group, in base64 since keys hold anything.
+fn token(after: &After) -> String {
+    let text = match after {
+        After::Key(key) => format!("k{key}"),
+        After::Group(group) => format!("g{group}"),
+    };
+    base64_simd::STANDARD.encode_to_string(text)
+}
+
+fn after_token(token: &str) -> Option<After> {
+    let text = String::from_utf8(base64_simd::STANDARD.decode_to_vec(token).ok()?).ok()?;
+    match text.split_at_checked(1)? {
+        ("k", key) => Some(After::Key(key.to_owned())),
+        ("g", group) if !group.is_empty() => Some(After::Group(group.to_owned())),
+        _ => None,
+    }
+}

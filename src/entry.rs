@@ -1,0 +1,217 @@
+//! What listings and probes answer with.
+
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::path::VirtualPath;
+
+/// A file or a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EntryKind {
+    /// Has content. Stands before a directory of the same name.
+    File,
+    /// Has entries. It exists as long as one key lies in it.
+    Directory,
+}
+
+/// One file or directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// The full virtual path.
+    pub path: VirtualPath,
+    /// A file or a directory.
+    pub kind: EntryKind,
+    /// Bytes; `None` for a directory.
+    pub size: Option<u64>,
+    /// When it was written last, in whole seconds; `None` for a directory.
+    #[serde(serialize_with = "rfc3339")]
+    pub modified: Option<SystemTime>,
+    /// An opaque token that changes when the content does; `None` for a directory.
+    pub etag: Option<String>,
+}
+
+impl Entry {
+    pub(crate) fn directory(path: VirtualPath) -> Self {
+        Self { path, kind: EntryKind::Directory, size: None, modified: None, etag: None }
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        self.kind == EntryKind::Directory
+    }
+
+    /// The last name of its path; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.name().unwrap_or_default()
+    }
+
+    /// By path bytes; of one path the file first.
+    fn order(&self) -> (&VirtualPath, EntryKind) {
+        (&self.path, self.kind)
+    }
+}
+
+/// All entries of a directory, sorted by path bytes; of one path the file stands first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Keys, or directories of keys, that no path can name.
+    pub hidden: u64,
+}
+
+impl Listing {
+    pub(crate) fn push(&mut self, page: Page) {
+        self.entries.extend(page.entries);
+        self.hidden += page.hidden;
+    }
+
+    pub(crate) fn sort(&mut self) {
+        self.entries.sort_by(|a, b| a.order().cmp(&b.order()));
+    }
+}
+
+/// Some entries of a directory, in key order: `a-b` comes before what lies in `a/`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Keys, or directories of keys, that no path can name.
+    pub hidden: u64,
+}
+
+/// A directory with all that lies in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tree {
+    /// The file or directory itself.
+    #[serde(flatten)]
+    pub entry: Entry,
+    /// What lies in it, sorted by path bytes; empty for a file.
+    pub children: Vec<Tree>,
+    /// Keys anywhere in it that no path can name. Counted at the top only.
+    #[serde(skip)]
+    pub hidden: u64,
+}
+
+impl Tree {
+    /// Builds the tree of `top` from a listing of everything below it, in any order.
+    pub(crate) fn grow(top: VirtualPath, mut listing: Listing) -> Self {
+        // A directory's content follows it directly once paths are compared by segments.
+        listing.entries.sort_by(|a, b| a.path.segments().cmp(b.path.segments()).then(a.kind.cmp(&b.kind)));
+        let mut open = vec![Self::leaf(Entry::directory(top))];
+        for entry in listing.entries {
+            while open.len() > 1 && entry.path.parent().as_ref() != open.last().map(|tree| &tree.entry.path) {
+                Self::close(&mut open);
+            }
+            let is_directory = entry.is_directory();
+            open.push(Self::leaf(entry));
+            if !is_directory {
+                Self::close(&mut open);
+            }
+        }
+        while open.len() > 1 {
+            Self::close(&mut open);
+        }
+        let mut top = open.swap_remove(0);
+        top.hidden = listing.hidden;
+        top
+    }
+
+    fn leaf(entry: Entry) -> Self {
+        Self { entry, children: Vec::new(), hidden: 0 }
+    }
+
+    /// Moves the innermost open tree into the one that holds it.
+    fn close(open: &mut Vec<Self>) {
+        if let Some(done) = open.pop()
+            && let Some(parent) = open.last_mut()
+        {
+            parent.children.push(done);
+        }
+    }
+
+    /// How many directories and files lie in it, itself not counted.
+    #[must_use]
+    pub fn count(&self) -> (u64, u64) {
+        let (mut directories, mut files) = (0, 0);
+        let mut left: Vec<&Self> = self.children.iter().collect();
+        while let Some(tree) = left.pop() {
+            match tree.entry.kind {
+                EntryKind::File => files += 1,
+                EntryKind::Directory => directories += 1,
+            }
+            left.extend(&tree.children);
+        }
+        (directories, files)
+    }
+}
+
+/// `2026-11-16T09:30:00Z`, as in JSON.
+pub(crate) fn format_time(time: SystemTime) -> String {
+    let time = OffsetDateTime::from(time);
+    time.replace_nanosecond(0).unwrap_or(time).format(&Rfc3339).unwrap_or_default()
+}
+
+fn rfc3339<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(format_time).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        Entry { kind, ..Entry::directory(VirtualPath::parse(path).unwrap()) }
+    }
+
+    #[test]
+    fn the_keys_of_an_entry_are_stable() {
+        let file = Entry {
+            size: Some(7),
+            modified: Some(UNIX_EPOCH + Duration::from_millis(1_700_000_000_123)),
+            etag: Some("abc".into()),
+            ..entry("/workspace/a.md", EntryKind::File)
+        };
+        assert_eq!(
+            serde_json::to_string(&file).unwrap(),
+            r#"{"path":"/workspace/a.md","kind":"file","size":7,"modified":"2023-11-14T22:13:20Z","etag":"abc"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&entry("/skills", EntryKind::Directory)).unwrap(),
+            r#"{"path":"/skills","kind":"directory","size":null,"modified":null,"etag":null}"#
+        );
+    }
+
+    #[test]
+    fn a_tree_grows_from_any_order() {
+        use EntryKind::{Directory, File};
+        let mut entries = vec![
+            entry("/w/a", File),
+            entry("/w/a", Directory),
+            entry("/w/a/x", File),
+            entry("/w/a-b", File),
+            entry("/w/b", Directory),
+            entry("/w/b/c", Directory),
+            entry("/w/b/c/d", File),
+        ];
+        let tree = |entries: &[Entry]| {
+            Tree::grow(VirtualPath::parse("/w").unwrap(), Listing { entries: entries.to_vec(), hidden: 3 })
+        };
+        let expected = tree(&entries);
+        let names: Vec<_> = expected.children.iter().map(|t| (t.entry.name(), t.entry.kind)).collect();
+        assert_eq!(names, [("a", File), ("a", Directory), ("a-b", File), ("b", Directory)]);
+        assert_eq!(expected.children[1].children[0].entry.path.as_str(), "/w/a/x");
+        assert_eq!(expected.count(), (3, 4));
+        assert_eq!(expected.hidden, 3);
+        entries.reverse();
+        assert_eq!(tree(&entries), expected);
+    }
+}

@@ -1,0 +1,249 @@
+//! One public error: a stable kind, a message, the path, and what to do next.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use serde::Serialize;
+
+/// A shorthand for results of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, in the words a caller branches on.
+///
+/// A kind exists only where a caller would act differently. Its name, as
+/// [`ErrorKind::as_str`] gives it, is stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Nothing is there, or it lies outside the session's mounts. List the parent.
+    NotFound,
+    /// Something is there already. Choose another name, or overwrite on purpose.
+    AlreadyExists,
+    /// Somebody else changed it meanwhile. Read it again, then retry.
+    Conflict,
+    /// The mount takes no writes. Write to another mount.
+    ReadOnly,
+    /// The storage refused. Check credentials and policies.
+    Denied,
+    /// The path can never name a file. Correct it.
+    InvalidPath,
+    /// The identifier can never name a tenant. Correct it.
+    InvalidId,
+    /// Another argument or setting is wrong. Correct it.
+    InvalidInput,
+    /// A file was wanted and this is a directory. List it.
+    IsDirectory,
+    /// A directory was wanted and this is a file. Read it.
+    NotDirectory,
+    /// The content is no text. Read bytes, or refer to the path.
+    BinaryFile,
+    /// The content is larger than the limit. Read a window.
+    TooLarge,
+    /// The skill cannot be used as it is.
+    InvalidSkill,
+    /// More than one thing has this name. Use the full path.
+    Ambiguous,
+    /// A limit of the session is used up.
+    QuotaExceeded,
+    /// The storage asks for fewer requests. Retry later.
+    Throttled,
+    /// No answer in time. Retry.
+    Timeout,
+    /// The storage cannot be reached, or its bucket is missing.
+    Unavailable,
+    /// What the storage returned contradicts itself. Do not use it.
+    Corrupt,
+    /// A defect of this library. Report it.
+    Internal,
+}
+
+impl ErrorKind {
+    /// The stable name, as it stands in JSON: `not_found`, `binary_file`, …
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::AlreadyExists => "already_exists",
+            Self::Conflict => "conflict",
+            Self::ReadOnly => "read_only",
+            Self::Denied => "denied",
+            Self::InvalidPath => "invalid_path",
+            Self::InvalidId => "invalid_id",
+            Self::InvalidInput => "invalid_input",
+            Self::IsDirectory => "is_directory",
+            Self::NotDirectory => "not_directory",
+            Self::BinaryFile => "binary_file",
+            Self::TooLarge => "too_large",
+            Self::InvalidSkill => "invalid_skill",
+            Self::Ambiguous => "ambiguous",
+            Self::QuotaExceeded => "quota_exceeded",
+            Self::Throttled => "throttled",
+            Self::Timeout => "timeout",
+            Self::Unavailable => "unavailable",
+            Self::Corrupt => "corrupt",
+            Self::Internal => "internal",
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The error of every operation.
+///
+/// `Display` prints the message and, on a line of its own, the hint: both are
+/// written for the person or the language model that has to act on them.
+///
+/// ```
+/// use skillfs::{ErrorKind, VirtualPath};
+///
+/// let error = VirtualPath::parse("/workspace/../secrets").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidPath);
+/// assert!(error.to_string().contains("\nhint: "));
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    path: Option<String>,
+    hint: Option<String>,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            path: None,
+            hint: None,
+            source: None,
+        }))
+    }
+
+    /// Keeps the first path that is given: the innermost one is the precise one.
+    pub(crate) fn at(mut self, path: impl fmt::Display) -> Self {
+        self.0.path.get_or_insert_with(|| shorten(&path.to_string()));
+        self
+    }
+
+    /// Puts what was being done to which path before the message.
+    pub(crate) fn during(mut self, verb: &str, path: impl fmt::Display) -> Self {
+        self.0.message = format!("cannot {verb} `{path}`: {}", self.0.message);
+        self.at(path)
+    }
+
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn with_source(
+        mut self,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong, to branch on.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// What happened, in one sentence, without the hint.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The virtual path it happened to, where there is one.
+    #[must_use]
+    pub fn path(&self) -> Option<&str> {
+        self.0.path.as_deref()
+    }
+
+    /// What to do next, where we know it.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)?;
+        match &self.0.hint {
+            Some(hint) => write!(f, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.0.message)
+            .field("path", &self.0.path)
+            .field("hint", &self.0.hint)
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Cuts hostile input down to something a terminal, a log or a prompt can bear,
+/// and makes what cannot be seen visible.
+pub(crate) fn shorten(text: &str) -> String {
+    const MOST: usize = 200;
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == MOST {
+            out.push('…');
+            break;
+        }
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_agree_with_serde() {
+        for kind in [ErrorKind::NotFound, ErrorKind::BinaryFile, ErrorKind::QuotaExceeded] {
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(json, format!("\"{kind}\""));
+        }
+    }
+
+    #[test]
+    fn hostile_input_is_shortened_and_made_visible() {
+        assert_eq!(shorten("a\u{0}b\u{1b}"), "a\\u{0}b\\u{1b}");
+        assert_eq!(shorten(&"x".repeat(100_000)).chars().count(), 201);
+    }
+}

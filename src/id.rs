@@ -1,0 +1,176 @@
+//! Identifiers of tenants: what may stand between two slashes of a key.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// The longest identifier, in characters.
+pub const MAX_ID_CHARS: usize = 128;
+
+/// Top-level prefixes that no user may be called: user `threads` with thread `skills` would
+/// share a prefix with another tenant.
+pub const RESERVED_USER_IDS: [&str; 3] = ["threads", "tickets", "shared"];
+
+const ALLOWED: &str = "A-Z a-z 0-9 . _ - @ : + = | # ~";
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $noun:literal, reserved: $reserved:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// Checks what came from outside.
+            ///
+            /// # Errors
+            /// [`ErrorKind::InvalidId`] when a rule above is broken.
+            pub fn parse(text: &str) -> Result<Self> {
+                check(text, &$reserved).map_err(|why| {
+                    Error::new(
+                        ErrorKind::InvalidId,
+                        format!(concat!("invalid ", $noun, " `{}`: {}"), shorten(text), why),
+                    )
+                    .with_hint(format!(
+                        concat!("a ", $noun, " has 1 to {} characters of {} and does not start with a dot"),
+                        MAX_ID_CHARS, ALLOWED,
+                    ))
+                })?;
+                Ok(Self(text.to_owned()))
+            }
+
+            /// The identifier as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = Error;
+            fn from_str(text: &str) -> Result<Self> {
+                Self::parse(text)
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = Error;
+            fn try_from(text: &str) -> Result<Self> {
+                Self::parse(text)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = Error;
+            fn try_from(text: String) -> Result<Self> {
+                Self::parse(&text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0
+            }
+        }
+    };
+}
+
+id! {
+    /// A user, whose own library is `{user_id}/skills/`.
+    ///
+    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot, and none
+    /// of the reserved words `threads`, `tickets`, `shared`.
+    ///
+    /// ```
+    /// use skillfs::UserId;
+    /// assert!(UserId::parse("auth0|5f7c8ec7c33c6c004bbafe82").is_ok());
+    /// assert!(UserId::parse("ana@example.com").is_ok());
+    /// assert!(UserId::parse("threads").is_err());
+    /// assert!(UserId::parse("a/b").is_err());
+    /// ```
+    UserId, "user_id", reserved: RESERVED_USER_IDS
+}
+
+id! {
+    /// A conversation, whose files are `threads/{thread_id}/`.
+    ///
+    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    ThreadId, "thread_id", reserved: []
+}
+
+id! {
+    /// A ticket, whose files are `tickets/{ticket_id}/`.
+    ///
+    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    TicketId, "ticket_id", reserved: []
+}
+
+fn check(text: &str, reserved: &[&str]) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("it is empty".to_owned());
+    }
+    if let Some(bad) = text.chars().find(|c| !allowed(*c)) {
+        return Err(format!("the character `{}` is not allowed", bad.escape_debug()));
+    }
+    if text.len() > MAX_ID_CHARS {
+        return Err(format!("it has {} characters", text.len()));
+    }
+    if text.starts_with('.') {
+        return Err("it starts with a dot".to_owned());
+    }
+    if reserved.contains(&text) {
+        return Err("the word is reserved for a prefix of the bucket".to_owned());
+    }
+    Ok(())
+}
+
+fn allowed(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "._-@:+=|#~".contains(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bad(text: &str) {
+        let error = UserId::parse(text).expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::InvalidId);
+    }
+
+    #[test]
+    fn real_identifiers_pass() {
+        for id in [
+            "u1", "ana@example.com", "auth0|5f7c8ec7c33c6c004bbafe82", "2f6b0c1e-7a34-4c51-9f6e-1f1a0d3f9c55",
+            "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ", "google-oauth2|103547991597142817347", "a+b=c~d#e:f_g",
+            "a..b", "Threads", "threads2", "-", "~",
+        ] {
+            assert_eq!(UserId::parse(id).unwrap().as_str(), id);
+        }
+        assert!(UserId::parse(&"x".repeat(128)).is_ok());
+    }
+
+    #[test]
+    fn hostile_identifiers_do_not() {
+        for id in ["", ".", "..", ".a", "a/b", "../x", "a b", "a\0", "é", "a%2fb", "a\\b", "a\n", "*", "{x}", "a?"] {
+            bad(id);
+        }
+        bad(&"x".repeat(129));
+    }
+
+    #[test]
+    fn reserved_prefixes_are_no_users() {
+        for id in RESERVED_USER_IDS {
+            bad(id);
+            assert!(ThreadId::parse(id).is_ok());
+            assert!(TicketId::parse(id).is_ok());
+        }
+    }
+}

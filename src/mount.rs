@@ -1,0 +1,420 @@
+//! Mounts: the one place where a path becomes a key and a listed key becomes a path again.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{ThreadId, TicketId, UserId};
+use crate::path::VirtualPath;
+
+/// The longest key S3 takes, in bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+/// Who a session is: everything it may see follows from this.
+///
+/// Without a thread there is no `/workspace`, without a ticket no `/ticket`, without a user no
+/// `/skills`.
+///
+/// ```
+/// use skillfs::{Session, ThreadId, UserId};
+///
+/// let session = Session {
+///     user: Some(UserId::parse("ana@example.com")?),
+///     thread: Some(ThreadId::parse("t-42")?),
+///     ..Session::default()
+/// };
+/// # Ok::<(), skillfs::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Session {
+    /// Whose skills `/skills` shows.
+    pub user: Option<UserId>,
+    /// Which thread `/workspace` shows.
+    pub thread: Option<ThreadId>,
+    /// Which ticket `/ticket` shows.
+    pub ticket: Option<TicketId>,
+}
+
+/// What a session may do in a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Access {
+    /// Listing and reading.
+    ReadOnly,
+    /// Listing, reading and writing.
+    ReadWrite,
+}
+
+/// One directory below `/` and the prefix of the bucket behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    path: VirtualPath,
+    access: Access,
+    prefix: KeyPrefix,
+}
+
+impl Mount {
+    /// Where it is mounted: `/workspace`, `/ticket` or `/skills`.
+    #[must_use]
+    pub fn path(&self) -> &VirtualPath {
+        &self.path
+    }
+
+    /// What the session may do there.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+/// The key of one object of one session.
+///
+/// There is no public constructor: a key is made from a session's mounts and a parsed path, or
+/// not at all.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ObjectKey(String);
+
+impl ObjectKey {
+    /// The key as it stands in the bucket.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectKey({:?})", self.0)
+    }
+}
+
+/// The prefix of all keys in one directory of one session; it ends with `/`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct KeyPrefix(String);
+
+impl KeyPrefix {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a key could begin with it at all.
+    pub(crate) fn can_have_keys(&self) -> bool {
+        self.0.len() <= MAX_KEY_BYTES
+    }
+}
+
+/// Where a path leads in a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// `/`, which lists the mounts.
+    Root,
+    /// A mount itself: a directory that always exists.
+    Mount(Directory),
+    /// Something inside a mount: a file, a directory, both or nothing.
+    Inside {
+        key: ObjectKey,
+        directory: Directory,
+    },
+}
+
+/// A directory's path and the prefix behind it: turns listed keys back into paths.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Directory {
+    path: VirtualPath,
+    prefix: KeyPrefix,
+}
+
+impl Directory {
+    pub(crate) fn path(&self) -> &VirtualPath {
+        &self.path
+    }
+
+    pub(crate) fn prefix(&self) -> &KeyPrefix {
+        &self.prefix
+    }
+
+    /// What is behind this directory's prefix in a listed key; `None` for a key from elsewhere.
+    pub(crate) fn relative<'k>(&self, key: &'k str) -> Option<&'k str> {
+        key.strip_prefix(self.prefix.as_str())
+    }
+
+    /// The path of a listed key; `None` for a key from elsewhere and for one that no path names.
+    pub(crate) fn path_of(&self, key: &str) -> Option<VirtualPath> {
+        self.path.join_exact(self.relative(key)?)
+    }
+}
+
+/// The mounts of one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    pub(crate) fn of(session: &Session) -> Self {
+        let mount = |name, access, prefix| Mount {
+            path: VirtualPath::top_level(name),
+            access,
+            prefix: KeyPrefix(prefix),
+        };
+        let mut mounts = Vec::new();
+        if let Some(user) = &session.user {
+            mounts.push(mount("skills", Access::ReadOnly, format!("{user}/skills/")));
+        }
+        if let Some(ticket) = &session.ticket {
+            mounts.push(mount("ticket", Access::ReadOnly, format!("tickets/{ticket}/")));
+        }
+        if let Some(thread) = &session.thread {
+            mounts.push(mount("workspace", Access::ReadWrite, format!("threads/{thread}/")));
+        }
+        Self(mounts)
+    }
+
+    /// In the order of their paths.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter()
+    }
+
+    /// Resolves a path. No I/O.
+    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
+        let Some(first) = path.segments().next() else {
+            return Ok(Location::Root);
+        };
+        let mount = self
+            .iter()
+            .find(|mount| mount.path.name() == Some(first))
+            .ok_or_else(|| self.no_such_mount(path))?;
+        let relative = path.as_str()[mount.path.as_str().len()..].trim_start_matches('/');
+        if relative.is_empty() {
+            return Ok(Location::Mount(Directory {
+                path: mount.path.clone(),
+                prefix: mount.prefix.clone(),
+            }));
+        }
+        let key = format!("{}{relative}", mount.prefix.as_str());
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::new(
+                ErrorKind::InvalidPath,
+                format!("invalid path: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}", key.len()),
+            )
+            .at(path)
+            .with_hint("use shorter or fewer directory names"));
+        }
+        Ok(Location::Inside {
+            directory: Directory {
+                path: path.clone(),
+                prefix: KeyPrefix(format!("{key}/")),
+            },
+            key: ObjectKey(key),
+        })
+    }
+
+    fn no_such_mount(&self, path: &VirtualPath) -> Error {
+        let names: Vec<_> = self.iter().map(|m| format!("`{}`", m.path)).collect();
+        let hint = if names.is_empty() {
+            "this session has no mounts: open it with a user, a thread or a ticket".to_owned()
+        } else {
+            format!("this session has {}", names.join(", "))
+        };
+        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
+            .at(path)
+            .with_hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn session(user: &str, thread: &str, ticket: &str) -> Session {
+        Session {
+            user: Some(UserId::parse(user).unwrap()),
+            thread: Some(ThreadId::parse(thread).unwrap()),
+            ticket: Some(TicketId::parse(ticket).unwrap()),
+        }
+    }
+
+    fn key(mounts: &Mounts, path: &str) -> Result<String> {
+        match mounts.resolve(&VirtualPath::parse(path)?)? {
+            Location::Root => Ok(String::new()),
+            Location::Mount(directory) => Ok(directory.prefix().as_str().to_owned()),
+            Location::Inside { key, .. } => Ok(key.as_str().to_owned()),
+        }
+    }
+
+    #[test]
+    fn the_seed_table_holds() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        let check = |path: &str, expected: &str| assert_eq!(key(&mounts, path).unwrap(), expected);
+        check("/workspace/notes.md", "threads/t1/notes.md");
+        check("/ticket/requirements.md", "tickets/k1/requirements.md");
+        check("/skills/escrituras/compraventa/SKILL.md", "u1/skills/escrituras/compraventa/SKILL.md");
+        check("notes.md", "threads/t1/notes.md");
+        check("/workspace", "threads/t1/");
+        check("/", "");
+    }
+
+    #[test]
+    fn names_are_never_decoded() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        for name in ["v1..v2.md", "100%.md", "%41", "a b", "a+b", "é", "🦀", "%2f"] {
+            assert_eq!(key(&mounts, &format!("/workspace/{name}")).unwrap(), format!("threads/t1/{name}"));
+        }
+    }
+
+    #[test]
+    fn mounts_match_whole_segments_in_their_own_case() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        for path in ["/skillsfoo", "/Skills", "/skill", "/workspace2/x", "/u1/skills/x", "/threads/t1/x", "/etc"] {
+            assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        }
+    }
+
+    #[test]
+    fn absent_identity_means_absent_mount() {
+        let mounts = Mounts::of(&Session::default());
+        for path in ["/skills", "/ticket/x", "/workspace", "x"] {
+            assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_neighbours_key_is_no_path() {
+        let mounts = Mounts::of(&session("u1", "1", "k"));
+        let Location::Mount(directory) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()).unwrap() else {
+            panic!("a mount");
+        };
+        assert_eq!(directory.path_of("threads/10/x"), None);
+        assert_eq!(directory.path_of("threads/1"), None);
+        assert_eq!(directory.path_of("threads/1/x").unwrap().as_str(), "/workspace/x");
+        for hidden in ["threads/1//x", "threads/1/a/./b", "threads/1/..", "threads/1/a\u{1}", "threads/1/", "threads/1/a\\b"] {
+            assert_eq!(directory.path_of(hidden), None, "{hidden}");
+        }
+    }
+
+    #[test]
+    fn keys_end_at_1024_bytes() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        let deep = |bytes: usize| {
+            let mut path = "/workspace".to_owned();
+            let mut left = bytes - "threads/t1".len();
+            while left > 0 {
+                let take = left.min(201);
+                path.push('/');
+                path.push_str(&"x".repeat(take - 1));
+                left -= take;
+            }
+            path
+        };
+        assert_eq!(key(&mounts, &deep(1024)).unwrap().len(), 1024);
+        assert_eq!(key(&mounts, &deep(1025)).unwrap_err().kind(), ErrorKind::InvalidPath);
+    }
+
+    /// Strings that lie close to the border: pieces of paths, ids and encodings, and any character.
+    fn hostile() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            4 => prop::sample::select(vec![
+                "/", "//", ".", "..", "...", "%2e", "%2E", "%252e", "%25", "%", "\\", "\0", "\n", " ", "+", "é", "🦀",
+                "skills", "workspace", "ticket", "threads", "tickets", "shared", "u1", "u2", "t1", "t10", "1", "10",
+                "SKILL.md", "a", "b.md", "%2f", "%5c", "\u{202e}", "\u{85}", "~", ":", "|",
+            ]).prop_map(str::to_owned),
+            1 => any::<String>(),
+            1 => "[a-z]{1,300}",
+        ];
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    fn hostile_path() -> impl Strategy<Value = String> {
+        prop_oneof![
+            hostile(),
+            hostile().prop_map(|s| format!("/workspace/{s}")),
+            hostile().prop_map(|s| format!("/skills/{s}")),
+            hostile().prop_map(|s| format!("/ticket/{s}")),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn no_string_yields_a_key_outside_the_session(text in hostile_path()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            if let Ok(key) = key(&mounts, &text) {
+                if !key.is_empty() {
+                    let inside = ["u1/skills/", "threads/t1/", "tickets/k1/"].iter().find_map(|p| key.strip_prefix(p));
+                    prop_assert!(inside.is_some(), "{text:?} -> {key:?}");
+                    for segment in inside.unwrap_or_default().split('/') {
+                        prop_assert!(segment != "." && segment != "..");
+                        let decoded = percent_encoding::percent_decode_str(segment).decode_utf8_lossy();
+                        prop_assert!(decoded != "." && decoded != "..");
+                    }
+                    prop_assert!(key.len() <= MAX_KEY_BYTES);
+                    prop_assert!(!key.chars().any(|c| c.is_control() || c == '\\'));
+                }
+            }
+        }
+
+        #[test]
+        fn no_id_yields_a_key_outside_its_own_prefix(id in hostile(), name in "[a-z]{1,8}") {
+            if let Ok(user) = UserId::parse(&id) {
+                prop_assert!(!["threads", "tickets", "shared"].contains(&user.as_str()));
+                let mounts = Mounts::of(&Session { user: Some(user), ..Session::default() });
+                let key = key(&mounts, &format!("/skills/{name}")).unwrap();
+                prop_assert_eq!(key.split('/').collect::<Vec<_>>(), [id.as_str(), "skills", &name]);
+            }
+            if let Ok(thread) = ThreadId::parse(&id) {
+                let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
+                let key = key(&mounts, &name).unwrap();
+                prop_assert_eq!(key.split('/').collect::<Vec<_>>(), ["threads", id.as_str(), &name]);
+            }
+        }
+
+        #[test]
+        fn two_sessions_never_share_a_key(a in "[a-z0-9.|@-]{1,6}", b in "[a-z0-9.|@-]{1,6}", path in hostile_path()) {
+            prop_assume!(a != b);
+            let Ok((a, b)) = UserId::parse(&a).and_then(|a| Ok((a, UserId::parse(&b)?))) else { return Ok(()) };
+            let thread = |id: &UserId| ThreadId::parse(id.as_str()).ok();
+            let ticket = |id: &UserId| TicketId::parse(id.as_str()).ok();
+            let of = |id: UserId| Mounts::of(&Session { thread: thread(&id), ticket: ticket(&id), user: Some(id) });
+            let (a, b) = (of(a), of(b));
+            let Ok(path) = VirtualPath::parse(&path) else { return Ok(()) };
+            if let Ok(Location::Inside { key, .. }) = a.resolve(&path) {
+                for mount in b.iter() {
+                    prop_assert!(!key.as_str().starts_with(mount.prefix.as_str()));
+                }
+            }
+        }
+
+        #[test]
+        fn parsing_is_idempotent(text in hostile_path()) {
+            if let Ok(path) = VirtualPath::parse(&text) {
+                prop_assert_eq!(VirtualPath::parse(path.as_str()).unwrap(), path);
+            }
+        }
+
+        #[test]
+        fn the_way_back_is_exact(text in hostile_path()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            let Ok(path) = VirtualPath::parse(&text) else { return Ok(()) };
+            if let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) {
+                let mount = VirtualPath::parse(&format!("/{}", path.segments().next().unwrap())).unwrap();
+                let Ok(Location::Mount(directory)) = mounts.resolve(&mount) else { panic!("a mount") };
+                prop_assert_eq!(directory.path_of(key.as_str()), Some(path));
+            }
+        }
+
+        #[test]
+        fn a_listed_key_comes_back_as_its_own_path_or_as_nothing(relative in hostile()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            let Ok(Location::Mount(directory)) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()) else {
+                panic!("a mount");
+            };
+            let listed = format!("threads/t1/{relative}");
+            if let Some(path) = directory.path_of(&listed) {
+                let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) else { return Ok(()) };
+                prop_assert_eq!(key.as_str(), listed);
+            }
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Virtual paths: what a session can name. No I/O, no keys.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// The longest name between two slashes, in bytes.
+pub const MAX_SEGMENT_BYTES: usize = 255;
+
+/// Where a relative path starts.
+const WORKING_DIRECTORY: &str = "workspace";
+
+/// An absolute, normalised path inside a session.
+///
+/// - It starts with `/` and ends with one only when it is the root:
+/// ```
+/// # use skillfs::VirtualPath;
+/// assert_eq!(VirtualPath::parse("/skills//a/./b/")?.as_str(), "/skills/a/b");
+/// assert_eq!(VirtualPath::parse("/")?.as_str(), "/");
+/// # Ok::<(), skillfs::Error>(())
+/// ```
+/// - A relative path is relative to `/workspace`:
+/// ```
+/// # use skillfs::VirtualPath;
+/// assert_eq!(VirtualPath::parse("notes.md")?.as_str(), "/workspace/notes.md");
+/// # Ok::<(), skillfs::Error>(())
+/// ```
+/// - No segment is `.` or `..`, nor would become one for a proxy that decodes
+///   percent-encoding, however often:
+/// ```
+/// # use skillfs::VirtualPath;
+/// for bad in ["/a/..", "/a/%2e%2E", "/a/%252e.", "/a/.%25252e/b"] {
+///     assert!(VirtualPath::parse(bad).is_err());
+/// }
+/// assert!(VirtualPath::parse("/a/v1..v2.md").is_ok());
+/// assert!(VirtualPath::parse("/a/100%.md").is_ok());
+/// ```
+/// - It holds no control character and no backslash, and no segment is longer than
+///   255 bytes:
+/// ```
+/// # use skillfs::VirtualPath;
+/// assert!(VirtualPath::parse("/a\0b").is_err());
+/// assert!(VirtualPath::parse("/a\\b").is_err());
+/// assert!(VirtualPath::parse(&format!("/{}", "x".repeat(256))).is_err());
+/// ```
+///
+/// Nothing is ever decoded: `%41` is a name of three characters.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VirtualPath(String);
+
+impl VirtualPath {
+    /// The root, `/`, which holds the mounts.
+    #[must_use]
+    pub fn root() -> Self {
+        Self("/".to_owned())
+    }
+
+    /// `/name`, for the names of mounts, which are our own.
+    pub(crate) fn top_level(name: &'static str) -> Self {
+        Self(format!("/{name}"))
+    }
+
+    /// Parses what a user, a program or a language model wrote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPath`] when a rule above is broken.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut path = String::with_capacity(text.len() + 1);
+        if !text.starts_with('/') {
+            path.push('/');
+            path.push_str(WORKING_DIRECTORY);
+        }
+        for segment in text.split('/') {
+            if segment.is_empty() || segment == "." {
+                continue;
+            }
+            check_segment(segment).map_err(|problem| problem.in_path(text))?;
+            path.push('/');
+            path.push_str(segment);
+        }
+        if path.is_empty() {
+            path.push('/');
+        }
+        Ok(Self(path))
+    }
+
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The names between the slashes; none for the root.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = &str> {
+        self.0.split('/').filter(|s| !s.is_empty())
+    }
+
+    /// The last name; `None` for the root.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.segments().next_back()
+    }
+
+    /// Whether this is `/`.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0 == "/"
+    }
+
+    /// The directory that holds it; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        if self.is_root() {
+            return None;
+        }
+        match self.0.rfind('/') {
+            Some(0) | None => Some(Self::root()),
+            Some(at) => Some(Self(self.0[..at].to_owned())),
+        }
+    }
+
+    /// Joins names that a bucket gave us. Unlike [`VirtualPath::parse`] nothing is folded: an
+    /// empty or `.` segment has no path, so that two keys never share one.
+    pub(crate) fn join_exact(&self, relative: &str) -> Option<Self> {
+        for segment in relative.split('/') {
+            if segment.is_empty() || segment == "." || check_segment(segment).is_err() {
+                return None;
+            }
+        }
+        let base = if self.is_root() { "" } else { &self.0 };
+        Some(Self(format!("{base}/{relative}")))
+    }
+
+    /// The same path with `.md` behind it, when its last name has no dot and the
+    /// result is still a valid name.
+    pub(crate) fn with_md(&self) -> Option<Self> {
+        let name = self.name()?;
+        if name.contains('.') || name.len() + 3 > MAX_SEGMENT_BYTES {
+            return None;
+        }
+        Some(Self(format!("{}.md", self.0)))
+    }
+}
+
+/// Why a segment can never be a name.
+enum BadSegment {
+    Dots,
+    Control(char),
+    Backslash,
+    TooLong(usize),
+}
+
+impl BadSegment {
+    fn in_path(self, text: &str) -> Error {
+        let (why, hint) = match self {
+            Self::Dots => (
+                "a segment is `..`, or `.`/`..` in percent-encoding".to_owned(),
+                "write the absolute path, such as `/workspace/notes.md`, without `..`",
+            ),
+            Self::Control(c) => (
+                format!("it holds the control character U+{:04X}", u32::from(c)),
+                "remove control characters, such as line breaks and NUL, from the path",
+            ),
+            Self::Backslash => (
+                "it holds a backslash".to_owned(),
+                "separate directories with `/`",
+            ),
+            Self::TooLong(bytes) => (
+                format!("a name has {bytes} bytes; at most {MAX_SEGMENT_BYTES} are allowed"),
+                "use shorter names",
+            ),
+        };
+        Error::new(
+            ErrorKind::InvalidPath,
+            format!("invalid path `{}`: {why}", shorten(text)),
+        )
+        .at(text)
+        .with_hint(hint)
+    }
+}
+
+fn check_segment(segment: &str) -> Result<(), BadSegment> {
+    if segment.len() > MAX_SEGMENT_BYTES {
+        return Err(BadSegment::TooLong(segment.len()));
+    }
+    if reads_as_dots(segment) {
+        return Err(BadSegment::Dots);
+    }
+    match segment.chars().find(|c| c.is_control() || *c == '\\') {
+        Some('\\') => Err(BadSegment::Backslash),
+        Some(c) => Err(BadSegment::Control(c)),
+        None => Ok(()),
+    }
+}
+
+/// Whether a server or proxy that decodes percent-encoding, once or many times, would see `.` or
+/// `..`. A plain `.` was folded before this is asked.
+fn reads_as_dots(segment: &str) -> bool {
+    let mut bytes = segment.as_bytes().to_vec();
+    while bytes.contains(&b'%') {
+        let decoded: Vec<u8> = percent_encoding::percent_decode(&bytes).collect();
+        if decoded.len() == bytes.len() {
+            break;
+        }
+        bytes = decoded;
+    }
+    bytes == b"." || bytes == b".."
+}
+
+impl fmt::Display for VirtualPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not `write_str`: tables give a width.
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Debug for VirtualPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VirtualPath({:?})", self.0)
+    }
+}
+
+impl std::str::FromStr for VirtualPath {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<&str> for VirtualPath {
+    type Error = Error;
+    fn try_from(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<&String> for VirtualPath {
+    type Error = Error;
+    fn try_from(text: &String) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl TryFrom<String> for VirtualPath {
+    type Error = Error;
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+impl From<&VirtualPath> for VirtualPath {
+    fn from(path: &VirtualPath) -> Self {
+        path.clone()
+    }
+}
+
+impl From<VirtualPath> for String {
+    fn from(path: VirtualPath) -> Self {
+        path.0
+    }
+}
+
+/// What the operations take for a path: text, which is parsed, or a [`VirtualPath`].
+pub trait IntoPath {
+    /// Parses, where that has not happened yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPath`] when it can never name a file.
+    fn into_path(self) -> Result<VirtualPath>;
+}
+
+impl<P> IntoPath for P
+where
+    P: TryInto<VirtualPath>,
+    Error: From<P::Error>,
+{
+    fn into_path(self) -> Result<VirtualPath> {
+        self.try_into().map_err(Error::from)
+    }
+}
+
+impl AsRef<str> for VirtualPath {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ok(text: &str, expected: &str) {
+        assert_eq!(VirtualPath::parse(text).unwrap().as_str(), expected, "{text:?}");
+    }
+
+    fn bad(text: &str) {
+        let error = VirtualPath::parse(text).expect_err(text);
+        assert_eq!(error.kind(), ErrorKind::InvalidPath, "{text:?}");
+        assert!(error.hint().is_some(), "{text:?}");
+    }
+
+    #[test]
+    fn paths_are_normalised() {
+        ok("/", "/");
+        ok("//", "/");
+        ok("/./", "/");
+        ok("/workspace/", "/workspace");
+        ok("//skills//a/./b//", "/skills/a/b");
+        ok("notes.md", "/workspace/notes.md");
+        ok("./a/b", "/workspace/a/b");
+        ok(".", "/workspace");
+        ok("", "/workspace");
+        ok("workspace/x", "/workspace/workspace/x");
+    }
+
+    #[test]
+    fn plain_names_stay_plain() {
+        for name in [
+            "v1..v2.md", "100%.md", "%41", "%2", "%", "...", "..a", ".hidden", "a b", "a+b", "é", "🦀",
+            "%2e%2e%2e", "%2f", "~", "*", "a:b", "%25", "..%", "2e2e", "\u{2028}",
+        ] {
+            ok(&format!("/workspace/{name}"), &format!("/workspace/{name}"));
+        }
+    }
+
+    #[test]
+    fn dots_never_climb() {
+        for segment in [
+            "..", "%2e%2e", "%2E%2e", ".%2e", "%2e.", "%2e", "%252E.", "%252e%252E", "%25252e.", ".%25%32%65", "%%32e.",
+        ] {
+            bad(&format!("/workspace/{segment}/x"));
+        }
+        bad("/skills/../workspace");
+        bad("/workspace/../../u2/skills/x");
+        bad("..");
+        bad("../x");
+    }
+
+    #[test]
+    fn what_terminals_and_servers_disagree_on_is_refused() {
+        bad("/workspace/a\\b");
+        bad("/workspace/a\0b");
+        bad("/workspace/a\nb");
+        bad("/workspace/a\u{7f}b");
+        bad("/workspace/a\u{85}b");
+    }
+
+    #[test]
+    fn over_long_names_are_refused() {
+        ok(&format!("/{}", "x".repeat(255)), &format!("/{}", "x".repeat(255)));
+        bad(&format!("/{}", "x".repeat(256)));
+        // 128 two-byte characters are 256 bytes.
+        bad(&format!("/{}", "é".repeat(128)));
+    }
+
+    #[test]
+    fn parents_and_names() {
+        let path = VirtualPath::parse("/skills/a/b").unwrap();
+        assert_eq!(path.name(), Some("b"));
+        assert_eq!(path.parent().unwrap().as_str(), "/skills/a");
+        assert_eq!(VirtualPath::parse("/skills").unwrap().parent(), Some(VirtualPath::root()));
+        assert_eq!(VirtualPath::root().parent(), None);
+        assert_eq!(VirtualPath::root().name(), None);
+    }
+
+    #[test]
+    fn wire_input_meets_the_same_door() {
+        let path: VirtualPath = serde_json::from_str("\"a/./b\"").unwrap();
+        assert_eq!(serde_json::to_string(&path).unwrap(), "\"/workspace/a/b\"");
+        assert!(serde_json::from_str::<VirtualPath>("\"/a/..\"").is_err());
+    }
+}

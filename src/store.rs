@@ -1,0 +1,319 @@
+//! The store: the one room that knows `aws-sdk-s3`.
+//!
+//! It takes keys that [`mount`](crate::mount) made, sends requests, counts them, and speaks of
+//! failures in our own kinds. It knows nothing of paths.
+
+mod body;
+mod client;
+mod count;
+mod failure;
+
+use std::time::{Duration, SystemTime};
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::operation::get_object::GetObjectOutput;
+use aws_sdk_s3::types::{EncodingType, Object as S3Object};
+use percent_encoding::percent_decode_str;
+use tracing::instrument;
+
+pub(crate) use self::body::Body;
+pub use self::count::RequestCounts;
+use self::count::Counters;
+use self::failure::Failure;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{KeyPrefix, ObjectKey};
+
+/// One bucket, and the client that speaks to it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    client: Client,
+    bucket: String,
+    counters: Counters,
+    /// The longest silence inside a body.
+    body_silence: Duration,
+    max_attempts: u32,
+}
+
+/// What a server says about an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub(crate) size: u64,
+    pub(crate) modified: Option<SystemTime>,
+    pub(crate) etag: Option<String>,
+}
+
+/// How far below a prefix a listing goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Depth {
+    One,
+    All,
+}
+
+/// One page of a listing, in key order.
+#[derive(Debug, Default)]
+pub(crate) struct ListPage {
+    pub(crate) items: Vec<Listed>,
+    pub(crate) next: Option<String>,
+}
+
+/// What a listing found.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    Object { key: String, meta: Meta },
+    Prefix(String),
+}
+
+impl Listed {
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Object { key, .. } | Self::Prefix(key) => key,
+        }
+    }
+}
+
+/// An answer to a ranged request.
+#[derive(Debug)]
+pub(crate) enum Fetched {
+    /// The object is there; its bytes follow.
+    Found { meta: Meta, body: Body },
+    /// The object is there, and the range starts at or behind its end.
+    BehindTheEnd,
+    /// No such key.
+    Missing,
+}
+
+/// A range of bytes; without an end it goes to the end of the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ByteRange {
+    pub(crate) start: u64,
+    pub(crate) end: Option<u64>,
+}
+
+impl ByteRange {
+    fn header(self) -> Option<String> {
+        match self.end {
+            Some(end) => Some(format!("bytes={}-{}", self.start, end.saturating_sub(1))),
+            None if self.start == 0 => None,
+            None => Some(format!("bytes={}-", self.start)),
+        }
+    }
+}
+
+impl Store {
+    /// Requests sent so far, retries included.
+    pub(crate) fn requests(&self) -> RequestCounts {
+        self.counters.snapshot()
+    }
+
+    fn fail(&self, failure: impl Into<Failure>) -> Error {
+        failure.into().into_error(&self.bucket)
+    }
+
+    /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
+    pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
+        match self.client.head_object().bucket(&self.bucket).key(key.as_str()).send().await {
+            Ok(head) => Ok(Some(Meta {
+                size: size(head.content_length),
+                modified: head.last_modified.and_then(|t| t.try_into().ok()),
+                etag: head.e_tag.map(etag_token),
+            })),
+            Err(error) => match Failure::from(error) {
+                failure if failure.is_missing_key() => Ok(None),
+                failure => Err(self.fail(failure)),
+            },
+        }
+    }
+
+    /// One ListObjectsV2.
+    #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str(), ?depth))]
+    pub(crate) async fn list(
+        &self,
+        prefix: &KeyPrefix,
+        depth: Depth,
+        max_keys: Option<i32>,
+        token: Option<String>,
+    ) -> Result<ListPage> {
+        let page = self
+            .client
+            .list_objects_v2()
+            .bucket(&self.bucket)
+            .prefix(prefix.as_str())
+            .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
+            // One control character in one key would break the XML of the whole page.
+            .encoding_type(EncodingType::Url)
+            .set_max_keys(max_keys)
+            .set_continuation_token(token)
+            .send()
+            .await
+            .map_err(|error| self.fail(error))?;
+        let encoded = page.encoding_type.is_some();
+        let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
+        let mut items = Vec::with_capacity(size(page.key_count.map(i64::from)) as usize);
+        for object in page.contents.unwrap_or_default() {
+            let S3Object { key: Some(key), size: bytes, last_modified, e_tag, .. } = object else { continue };
+            items.push(Listed::Object {
+                key: decode(key)?,
+                meta: Meta {
+                    size: size(bytes),
+                    modified: last_modified.and_then(|t| t.try_into().ok()),
+                    etag: e_tag.map(etag_token),
+                },
+            });
+        }
+        for prefix in page.common_prefixes.unwrap_or_default() {
+            if let Some(prefix) = prefix.prefix {
+                items.push(Listed::Prefix(decode(prefix)?));
+            }
+        }
+        items.sort_by(|a, b| a.key().cmp(b.key()));
+        let next = match (page.is_truncated, page.next_continuation_token) {
+            (Some(true), Some(token)) => Some(token),
+            (Some(true), None) => {
+                return Err(corrupt("the storage cut a listing and gave no way to go on"));
+            }
+            _ => None,
+        };
+        Ok(ListPage { items, next })
+    }
+
+    /// One GetObject; the body may send more, to go on where a connection broke.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str(), ?range))]
+    pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, if_match: Option<&str>) -> Result<Fetched> {
+        match self.send_get(key, range, if_match).await {
+            Ok(response) => {
+                let (meta, body) = self.received(key, range, response)?;
+                Ok(Fetched::Found { meta, body })
+            }
+            Err(failure) if failure.is_missing_key() => Ok(Fetched::Missing),
+            Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
+            Err(failure) => Err(self.fail(failure)),
+        }
+    }
+
+    async fn send_get(
+        &self,
+        key: &ObjectKey,
+        range: ByteRange,
+        if_match: Option<&str>,
+    ) -> Result<GetObjectOutput, Failure> {
+        self.client
+            .get_object()
+            .bucket(&self.bucket)
+            .key(key.as_str())
+            .set_range(range.header())
+            .set_if_match(if_match.map(etag_header))
+            .send()
+            .await
+            .map_err(Failure::from)
+    }
+
+    fn received(&self, key: &ObjectKey, range: ByteRange, response: GetObjectOutput) -> Result<(Meta, Body)> {
+        let length = size(response.content_length);
+        let (start, total) = match response.content_range.as_deref() {
+            Some(header) => parse_content_range(header, length)
+                .filter(|(start, _)| *start == range.start)
+                .ok_or_else(|| corrupt(format!("the storage answered with a wrong range, `{header}`")))?,
+            // A server that ignores ranges sends everything from the front.
+            None => (0, length),
+        };
+        let meta = Meta {
+            size: total,
+            modified: response.last_modified.and_then(|t| t.try_into().ok()),
+            etag: response.e_tag.map(etag_token),
+        };
+        let end = range.end.unwrap_or(total).min(total);
+        let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), response.body);
+        Ok((meta, body))
+    }
+}
+
+/// S3 encodes a space as `+` and a plus as `%2B`; others encode both as `%xx`. Both read alike.
+fn decode_listed(key: &str) -> Result<String> {
+    percent_decode_str(&key.replace('+', " "))
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| corrupt("the storage listed a key that is not valid UTF-8"))
+}
+
+/// `bytes 0-99/1234` with the length of the body: where it starts, and the size of the object.
+fn parse_content_range(header: &str, length: u64) -> Option<(u64, u64)> {
+    let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
+    let (start, last) = range.split_once('-')?;
+    let (start, last, total): (u64, u64, u64) = (start.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
+    (last.checked_sub(start)?.checked_add(1)? == length && last < total).then_some((start, total))
+}
+
+/// Without its quotes an ETag survives a shell and a prompt.
+fn etag_token(header: String) -> String {
+    match header.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(token) => token.to_owned(),
+        None => header,
+    }
+}
+
+fn etag_header(token: &str) -> String {
+    if token.contains('"') { token.to_owned() } else { format!("\"{token}\"") }
+}
+
+fn size(length: Option<i64>) -> u64 {
+    length.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+}
+
+fn corrupt(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, message)
+        .with_hint("nothing of it was used; if it happens again, look at the server or the proxy before it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listed_keys_are_decoded() {
+        let check = |encoded: &str, key: &str| assert_eq!(decode_listed(encoded).unwrap(), key);
+        check("a+b", "a b");
+        check("a%20b", "a b");
+        check("a%2Bb", "a+b");
+        check("100%25.md", "100%.md");
+        check("%C3%A9/%F0%9F%A6%80", "é/🦀");
+        check("a%01b", "a\u{1}b");
+        assert_eq!(decode_listed("%ff").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn etags_lose_their_quotes_and_get_them_back() {
+        for header in ["\"abc-2\"", "W/\"abc\""] {
+            assert_eq!(etag_header(&etag_token(header.to_owned())), header);
+        }
+        assert_eq!(etag_token("\"abc\"".to_owned()), "abc");
+    }
+
+    #[test]
+    fn content_ranges_must_add_up() {
+        assert_eq!(parse_content_range("bytes 0-99/1234", 100), Some((0, 1234)));
+        assert_eq!(parse_content_range("bytes 5-5/6", 1), Some((5, 6)));
+        for (header, length) in [
+            ("bytes 0-99/1234", 99),
+            ("bytes 0-99/50", 100),
+            ("bytes */10", 0),
+            ("bytes 9-3/10", 0),
+            ("bytes 0-99", 100),
+            ("bytes 0-18446744073709551615/1", 0),
+            ("", 0),
+        ] {
+            assert_eq!(parse_content_range(header, length), None, "{header}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_written_as_http_wants_them() {
+        let check = |start, end, header: Option<&str>| {
+            assert_eq!(ByteRange { start, end }.header().as_deref(), header);
+        };
+        check(0, None, None);
+        check(7, None, Some("bytes=7-"));
+        check(0, Some(10), Some("bytes=0-9"));
+        check(5, Some(6), Some("bytes=5-5"));
+    }
+}

@@ -1,0 +1,119 @@
+//! The body of an object: whole, or an error; never half of it taken for the whole.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use aws_sdk_s3::primitives::ByteStream;
+use bytes::{Buf, Bytes};
+
+use super::{ByteRange, Store, corrupt};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::ObjectKey;
+
+const PAUSE_BEFORE_RESUMING: Duration = Duration::from_millis(50);
+
+/// Bytes of an object as they arrive.
+///
+/// A connection that breaks or falls silent is taken up again where it stopped, under the same
+/// ETag; only so many times, then the reader gets an error.
+#[derive(Debug)]
+pub(crate) struct Body {
+    key: ObjectKey,
+    /// What is still wanted, counted from the object's front.
+    wanted: Range<u64>,
+    /// Where the next byte of the stream lies.
+    at: u64,
+    etag: Option<String>,
+    stream: ByteStream,
+    resumed: u32,
+}
+
+impl Body {
+    pub(super) fn new(
+        key: ObjectKey,
+        wanted: Range<u64>,
+        at: u64,
+        etag: Option<String>,
+        stream: ByteStream,
+    ) -> Self {
+        Self { key, wanted, at, etag, stream, resumed: 0 }
+    }
+
+    /// How many bytes are still to come.
+    pub(crate) fn remaining(&self) -> u64 {
+        self.wanted.end.saturating_sub(self.wanted.start)
+    }
+
+    /// The next piece; `None` when all that was wanted has come.
+    pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Bytes>> {
+        while self.remaining() > 0 {
+            let broken = match tokio::time::timeout(store.body_silence, self.stream.next()).await {
+                Ok(Some(Ok(piece))) => {
+                    if let Some(piece) = self.take(piece) {
+                        return Ok(Some(piece));
+                    }
+                    continue;
+                }
+                Ok(Some(Err(error))) => {
+                    self.broken(ErrorKind::Unavailable, "the connection broke").with_source(error)
+                }
+                Ok(None) => self.broken(ErrorKind::Unavailable, "the answer ended early"),
+                Err(_) => self.broken(ErrorKind::Timeout, "the storage fell silent"),
+            };
+            self.resume(store, broken).await?;
+        }
+        Ok(None)
+    }
+
+    /// All that is still to come.
+    pub(crate) async fn collect(&mut self, store: &Store, into: &mut Vec<u8>) -> Result<()> {
+        while let Some(piece) = self.next(store).await? {
+            into.extend_from_slice(&piece);
+        }
+        Ok(())
+    }
+
+    /// Cuts a piece of the stream down to what is wanted of it.
+    fn take(&mut self, mut piece: Bytes) -> Option<Bytes> {
+        let starts = self.at;
+        self.at += piece.len() as u64;
+        let skip = self.wanted.start.saturating_sub(starts).min(piece.len() as u64);
+        // Both fit: they are no longer than the piece.
+        piece.advance(usize::try_from(skip).unwrap_or(usize::MAX));
+        piece.truncate(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
+        self.wanted.start += piece.len() as u64;
+        (!piece.is_empty()).then_some(piece)
+    }
+
+    fn broken(&self, kind: ErrorKind, what: &str) -> Error {
+        Error::new(kind, format!("{what} with {} bytes missing", self.remaining()))
+            .with_hint("nothing of it was used; try again")
+    }
+
+    /// Asks for the rest; `broken` is the answer when that makes no sense any more.
+    async fn resume(&mut self, store: &Store, broken: Error) -> Result<()> {
+        self.resumed += 1;
+        // Without an ETag the rest could come from another version of the object.
+        let Some(etag) = self.etag.clone().filter(|_| self.resumed < store.max_attempts) else {
+            return Err(broken);
+        };
+        tracing::debug!(key = self.key.as_str(), from = self.wanted.start, "resuming a broken body: {broken}");
+        tokio::time::sleep(PAUSE_BEFORE_RESUMING).await;
+        let rest = ByteRange { start: self.wanted.start, end: Some(self.wanted.end) };
+        let response = match store.send_get(&self.key, rest, Some(&etag)).await {
+            Ok(response) => response,
+            Err(failure) if matches!(failure.status(), Some(404 | 412 | 416)) => {
+                return Err(Error::new(ErrorKind::Conflict, "it was changed while it was being read")
+                    .with_hint("read it again"));
+            }
+            Err(failure) => return Err(store.fail(failure)),
+        };
+        let (meta, body) = store.received(&self.key, rest, response)?;
+        if meta.etag.as_ref() != Some(&etag) {
+            return Err(corrupt("the storage ignored `If-Match` and sent another version"));
+        }
+        self.at = body.at;
+        self.stream = body.stream;
+        Ok(())
+    }
+}

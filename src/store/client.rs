@@ -1,0 +1,170 @@
+//! Building the client: settings, the AWS chain, pool, timeouts, retries.
+
+use std::time::Duration;
+
+use aws_config::BehaviorVersion;
+use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::retry::RetryConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::{RetryPartition, TokenBucket};
+use aws_sdk_s3::config::{
+    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+    StalledStreamProtectionConfig,
+};
+use aws_smithy_http_client::tls;
+
+use super::{Counters, Store};
+use crate::config::{Settings, StaticCredentials};
+use crate::error::Result;
+
+/// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
+const POOL_IDLE: Duration = Duration::from_secs(15);
+
+/// The first retry comes soon: most failures of S3 are one bad connection.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+
+const FALLBACK_REGION: &str = "us-east-1";
+
+impl Store {
+    /// Reads the AWS chain and builds the client. Sends nothing to S3; the chain may ask an
+    /// instance for its region.
+    pub(crate) async fn connect(settings: &Settings) -> Result<Self> {
+        settings.check()?;
+        let http = aws_smithy_http_client::Builder::new()
+            .pool_idle_timeout(POOL_IDLE)
+            .pool_max_idle_per_host(settings.max_idle_connections)
+            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+            .build_https();
+        Ok(Self::with_http_client(settings, http).await)
+    }
+
+    async fn with_http_client(settings: &Settings, http: SharedHttpClient) -> Self {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
+        loader = match (&settings.region, &settings.endpoint_url) {
+            (Some(region), _) => loader.region(Region::new(region.clone())),
+            // A server of one's own has no instance that could be asked.
+            (None, Some(_)) => loader.region(
+                RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
+                    .or_else(ProfileFileRegionProvider::new())
+                    .or_else(FALLBACK_REGION),
+            ),
+            (None, None) => loader.region(RegionProviderChain::default_provider().or_else(FALLBACK_REGION)),
+        };
+        if let Some(url) = &settings.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        if let Some(credentials) = &settings.credentials {
+            loader = loader.credentials_provider(Credentials::from(credentials.clone()));
+        }
+        let chain = loader.load().await;
+        let counters = Counters::default();
+        let config = aws_sdk_s3::config::Builder::from(&chain)
+            .force_path_style(chain.endpoint_url().is_some())
+            .timeout_config(
+                TimeoutConfig::builder()
+                    .connect_timeout(settings.timeouts.connect)
+                    .operation_attempt_timeout(settings.timeouts.attempt)
+                    .operation_timeout(settings.timeouts.operation)
+                    .build(),
+            )
+            .retry_config(
+                RetryConfig::standard()
+                    .with_max_attempts(settings.max_attempts.max(1))
+                    .with_initial_backoff(FIRST_BACKOFF)
+                    .with_max_backoff(LONGEST_BACKOFF),
+            )
+            .retry_partition(RetryPartition::custom("skillfs").token_bucket(retry_budget()).build())
+            // Its grace period is longer than our attempts; `Body` watches for silence itself.
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
+            .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+            .interceptor(counters.clone())
+            .build();
+        Self {
+            client: Client::from_conf(config),
+            bucket: settings.bucket.clone(),
+            counters,
+            body_silence: settings.timeouts.attempt,
+            max_attempts: settings.max_attempts.max(1),
+        }
+    }
+}
+
+/// Retries are bought with tokens, so that a failing storage is not also flooded. The budget is this
+/// store's own: by default all clients of a process share one, and after an outage it only comes
+/// back with successes.
+fn retry_budget() -> TokenBucket {
+    TokenBucket::builder()
+        .capacity(500)
+        .retry_cost(5)
+        .throttling_retry_cost(5)
+        .timeout_retry_cost(10)
+        .success_reward(1.0)
+        .refill_rate(5.0)
+        .build()
+}
+
+impl From<StaticCredentials> for Credentials {
+    fn from(from: StaticCredentials) -> Self {
+        Self::new(from.access_key_id, from.secret_access_key, from.session_token, None, "skillfs settings")
+    }
+}
+
+#[cfg(feature = "embedded")]
+mod in_process {
+    //! The embedded store spoken to without a socket: the same client, the same protocol.
+
+    use aws_sdk_s3::config::http::{HttpRequest, HttpResponse};
+    use aws_sdk_s3::config::{HttpClient, RuntimeComponents, SharedHttpClient};
+    use aws_sdk_s3::error::ConnectorError;
+    use aws_sdk_s3::primitives::SdkBody;
+    use aws_smithy_runtime_api::client::http::{
+        HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+    };
+
+    use super::{Settings, StaticCredentials, Store};
+    use crate::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
+
+    /// It is never looked up: requests do not leave the process.
+    const HOST: &str = "embedded.invalid";
+
+    impl Store {
+        pub(crate) async fn embedded(embedded: &Embedded, mut settings: Settings) -> Self {
+            settings.endpoint_url = Some(format!("http://{HOST}"));
+            settings.region = Some("us-east-1".to_owned());
+            settings.credentials = Some(StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
+            let http = SharedHttpClient::new(InProcess(embedded.clone()));
+            Self::with_http_client(&settings, http).await
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    struct InProcess(Embedded);
+
+    impl HttpConnector for InProcess {
+        fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+            let embedded = self.0.clone();
+            HttpConnectorFuture::new(async move {
+                let mut request = request
+                    .try_into_http1x()
+                    .map_err(|e| ConnectorError::user(e.into()))?
+                    .map(s3s::Body::http_body_unsync);
+                // It is part of the signature, and a socket's client would add it.
+                request.headers_mut().insert(http::header::HOST, http::HeaderValue::from_static(HOST));
+                let response = embedded.call(request).await.map_err(|e| ConnectorError::other(e, None))?;
+                HttpResponse::try_from(response.map(SdkBody::from_body_1_x))
+                    .map_err(|e| ConnectorError::other(e.into(), None))
+            })
+        }
+    }
+
+    impl HttpClient for InProcess {
+        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+            SharedHttpConnector::new(self.clone())
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What S3 and the way to it can say no with, in our own kinds and with a way out.
+
+use std::error::Error as StdError;
+
+use aws_sdk_s3::config::http::HttpResponse;
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+
+use crate::config::env;
+use crate::error::{Error, ErrorKind};
+
+/// A request that did not succeed.
+#[derive(Debug)]
+pub(super) struct Failure {
+    cause: Cause,
+    source: Box<dyn StdError + Send + Sync>,
+}
+
+#[derive(Debug)]
+enum Cause {
+    Answer { status: u16, code: String, message: String, bucket_region: Option<String> },
+    Timeout,
+    Unreachable,
+    NoCredentials,
+    Garbled,
+    Request,
+}
+
+impl<E> From<SdkError<E, HttpResponse>> for Failure
+where
+    E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
+{
+    fn from(error: SdkError<E, HttpResponse>) -> Self {
+        let cause = match &error {
+            // A success whose body is no S3 answer, such as the page of a proxy.
+            SdkError::ServiceError(service) if service.raw().status().is_success() && service.err().code().is_none() => {
+                Cause::Garbled
+            }
+            SdkError::ServiceError(service) => Cause::Answer {
+                status: service.raw().status().as_u16(),
+                code: service.err().code().unwrap_or_default().to_owned(),
+                message: service.err().message().unwrap_or_default().to_owned(),
+                bucket_region: service.raw().headers().get("x-amz-bucket-region").map(str::to_owned),
+            },
+            SdkError::TimeoutError(_) => Cause::Timeout,
+            SdkError::DispatchFailure(dispatch) if dispatch.is_timeout() => Cause::Timeout,
+            SdkError::DispatchFailure(dispatch) if dispatch.is_io() => Cause::Unreachable,
+            // An answer that is no XML, or that ends in the middle of it.
+            SdkError::ResponseError(_) => Cause::Garbled,
+            _ if names_credentials(&error) => Cause::NoCredentials,
+            SdkError::DispatchFailure(_) => Cause::Unreachable,
+            _ => Cause::Request,
+        };
+        Self { cause, source: Box::new(error) }
+    }
+}
+
+/// The SDK has no kind for "no credentials"; its errors say so in words only.
+fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
+    causes(error).any(|e| {
+        let text = e.to_string();
+        text.contains("credential") || text.contains("identity")
+    })
+}
+
+impl Failure {
+    /// The status, where a server answered. Codes differ between servers, and a HEAD has none.
+    pub(super) fn status(&self) -> Option<u16> {
+        match &self.cause {
+            Cause::Answer { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// 404 for the key, not for the bucket.
+    pub(super) fn is_missing_key(&self) -> bool {
+        matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code != "NoSuchBucket")
+    }
+
+    pub(super) fn into_error(self, bucket: &str) -> Error {
+        let error = match &self.cause {
+            Cause::Answer { status, code, message, bucket_region } => {
+                answer(*status, code, message, bucket_region.as_deref(), bucket)
+            }
+            Cause::Timeout => Error::new(ErrorKind::Timeout, "the storage did not answer in time")
+                .with_hint("try again; if it stays, check the network and the endpoint"),
+            Cause::Unreachable => Error::new(
+                ErrorKind::Unavailable,
+                format!("cannot reach the storage: {}", innermost(&*self.source)),
+            )
+            .with_hint(format!(
+                "check that the server runs, and the address in `--endpoint-url`, {} or the AWS variables",
+                env::ENDPOINT_URL
+            )),
+            Cause::NoCredentials => Error::new(ErrorKind::Denied, "no AWS credentials were found")
+                .with_hint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role"),
+            Cause::Garbled => Error::new(
+                ErrorKind::Unavailable,
+                format!("the storage's answer cannot be understood: {}", innermost(&*self.source)),
+            )
+            .with_hint("nothing of it was used; check that the endpoint is an S3 server, then try again"),
+            Cause::Request => Error::new(
+                ErrorKind::Internal,
+                format!("the request could not be built: {}", innermost(&*self.source)),
+            )
+            .with_hint("this looks like a defect; please report it"),
+        };
+        error.with_source(self.source)
+    }
+}
+
+/// One function maps a status, and where it says more the code, to a kind.
+fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: &str) -> Error {
+    let said = match (code, message) {
+        ("", _) => format!("{status}"),
+        (code, "") => format!("{status} {code}"),
+        (code, message) => format!("{status} {code}: {}", crate::error::shorten(message)),
+    };
+    let error = |kind, text: String, hint: &str| Error::new(kind, text).with_hint(hint);
+    match (status, code) {
+        (404, "NoSuchBucket") => error(
+            ErrorKind::Unavailable,
+            format!("the bucket `{bucket}` does not exist ({said})"),
+            "create the bucket, or name another with `--bucket` or SKILLFS_BUCKET",
+        ),
+        (400, "InvalidBucketName") => error(
+            ErrorKind::InvalidInput,
+            format!("the storage does not take `{bucket}` for a bucket's name ({said})"),
+            "a bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
+        ),
+        (301 | 307, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+            let hint = match region {
+                Some(region) => format!("set `--region {region}` or AWS_REGION={region}"),
+                None => "set the bucket's region with `--region` or AWS_REGION".to_owned(),
+            };
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the bucket `{bucket}` lies in another region ({said})"),
+            )
+            .with_hint(hint)
+        }
+        (_, "RequestTimeTooSkewed") => error(
+            ErrorKind::Denied,
+            format!("the storage refused: this machine's clock is off ({said})"),
+            "set the clock of this machine",
+        ),
+        (
+            _,
+            "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "InvalidClientTokenId"
+            | "NotSignedUp",
+        ) => error(
+            ErrorKind::Denied,
+            format!("the storage does not accept these credentials ({said})"),
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; renew what has expired",
+        ),
+        (401 | 403, _) => error(
+            ErrorKind::Denied,
+            format!("the storage denied access to the bucket `{bucket}` ({said})"),
+            "the credentials need s3:GetObject and s3:ListBucket on this prefix",
+        ),
+        (404, _) => error(ErrorKind::NotFound, format!("the storage has no such object ({said})"), "list the directory"),
+        (409 | 412, _) => error(
+            ErrorKind::Conflict,
+            format!("it was changed meanwhile ({said})"),
+            "read it again, then retry",
+        ),
+        (429, _) | (_, "SlowDown" | "TooManyRequests" | "RequestLimitExceeded" | "Throttling" | "ThrottlingException") => {
+            error(
+                ErrorKind::Throttled,
+                format!("the storage asks for fewer requests ({said})"),
+                "wait a few seconds, then retry",
+            )
+        }
+        (408, _) | (_, "RequestTimeout") => {
+            error(ErrorKind::Timeout, format!("the storage gave up waiting ({said})"), "try again")
+        }
+        // Some servers throttle with a bare 503.
+        (503, "") => error(
+            ErrorKind::Throttled,
+            format!("the storage is overloaded ({said})"),
+            "wait a few seconds, then retry",
+        ),
+        (500..=599, _) | (_, "InternalError") => error(
+            ErrorKind::Unavailable,
+            format!("the storage failed ({said})"),
+            "try again; if it stays, look at the state of the server",
+        ),
+        _ => error(
+            ErrorKind::Internal,
+            format!("the storage gave an answer that was not expected ({said})"),
+            "this looks like a defect of skillfs or of the server; please report it",
+        ),
+    }
+}
+
+/// The last cause is the one that says something: `Connection refused`, not `dispatch failure`.
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let last = causes(error).last().map(ToString::to_string);
+    crate::error::shorten(&last.unwrap_or_default())
+}
+
+fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error: &&'e (dyn StdError + 'static)| (*error).source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_has_a_kind_and_a_way_out() {
+        use ErrorKind::{Conflict, Denied, Internal, InvalidInput, NotFound, Throttled, Timeout, Unavailable};
+        for (status, code, kind) in [
+            (404, "NoSuchBucket", Unavailable),
+            (404, "NoSuchKey", NotFound),
+            (404, "", NotFound),
+            (301, "PermanentRedirect", Unavailable),
+            (307, "TemporaryRedirect", Unavailable),
+            (400, "AuthorizationHeaderMalformed", Unavailable),
+            (400, "ExpiredToken", Denied),
+            (403, "InvalidAccessKeyId", Denied),
+            (403, "SignatureDoesNotMatch", Denied),
+            (403, "RequestTimeTooSkewed", Denied),
+            (403, "AccessDenied", Denied),
+            (403, "", Denied),
+            (401, "", Denied),
+            (412, "PreconditionFailed", Conflict),
+            (409, "ConditionalRequestConflict", Conflict),
+            (429, "", Throttled),
+            (503, "SlowDown", Throttled),
+            (503, "", Throttled),
+            (503, "ServiceUnavailable", Unavailable),
+            // A failure inside a 200.
+            (200, "SlowDown", Throttled),
+            (200, "InternalError", Unavailable),
+            (500, "InternalError", Unavailable),
+            (502, "", Unavailable),
+            (400, "RequestTimeout", Timeout),
+            (400, "InvalidBucketName", InvalidInput),
+            (400, "MadeUp", Internal),
+        ] {
+            let error = answer(status, code, "", None, "b");
+            assert_eq!(error.kind(), kind, "{status} {code}");
+            assert!(error.hint().is_some() && !error.message().is_empty());
+        }
+        assert_eq!(answer(301, "", "", Some("eu-south-2"), "b").hint().unwrap(), "set `--region eu-south-2` or AWS_REGION=eu-south-2");
+    }
+}

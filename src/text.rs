@@ -1,0 +1,370 @@
+//! Text or binary, decided by content; decoding; windows of lines. No I/O.
+//!
+//! The order of the questions matters: magic bytes alone would call a note that starts with `BM`
+//! an image and one that starts with `MZ` a program.
+
+use encoding_rs::{Decoder, DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
+
+/// How much of an object is looked at before the rest is asked for.
+pub(crate) const HEAD_BYTES: usize = 64 * 1024;
+
+/// The type of content that has no better name.
+const UNKNOWN_BINARY: &str = "application/octet-stream";
+
+/// The content is no text; this is its MIME type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Binary(pub(crate) &'static str);
+
+/// Decoded content and the encoding it was in.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Text {
+    pub(crate) content: String,
+    pub(crate) encoding: &'static str,
+}
+
+/// Decides on content of which only the first bytes are known.
+pub(crate) fn sniff(head: &[u8]) -> Result<&'static Encoding, Binary> {
+    judge(head, false)
+}
+
+/// Decides on whole content, and decodes it.
+pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
+    let encoding = judge(&bytes, true)?;
+    let skip = bom(&bytes).map_or(0, |(_, length)| length);
+    let content = if encoding == UTF_8 && skip == 0 {
+        // Judged valid: this takes the buffer over without a copy.
+        String::from_utf8(bytes).map_err(|_| Binary(UNKNOWN_BINARY))?
+    } else {
+        encoding.decode_without_bom_handling(&bytes[skip..]).0.into_owned()
+    };
+    if content.contains('\0') {
+        return Err(Binary(UNKNOWN_BINARY));
+    }
+    Ok(Text { content, encoding: encoding.name() })
+}
+
+fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
+    let magic = magic(bytes);
+    if let Some((encoding, length)) = bom(bytes)
+        && decodes(encoding, &bytes[length..], whole)
+    {
+        return Ok(encoding);
+    }
+    let has_nul = bytes.contains(&0);
+    if !has_nul && is_utf8(bytes, whole) {
+        return match magic {
+            Some(mime) if mime == "application/pdf" || has_binary_control(bytes) => Err(Binary(mime)),
+            _ => Ok(UTF_8),
+        };
+    }
+    // Legacy text has none of the control characters that compressed or encrypted bytes are full of.
+    if magic.is_some() || has_nul || has_binary_control(bytes) {
+        return Err(Binary(magic.unwrap_or(UNKNOWN_BINARY)));
+    }
+    Ok(legacy(bytes, whole))
+}
+
+/// The type that the magic bytes name. Looks at the head only, so that the verdict on a head and
+/// on the whole are the same.
+fn magic(bytes: &[u8]) -> Option<&'static str> {
+    infer::get(&bytes[..bytes.len().min(HEAD_BYTES)]).map(|kind| kind.mime_type())
+}
+
+fn bom(bytes: &[u8]) -> Option<(&'static Encoding, usize)> {
+    Encoding::for_bom(bytes)
+}
+
+fn decodes(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> bool {
+    if encoding == UTF_8 {
+        return !bytes.contains(&0) && is_utf8(bytes, whole);
+    }
+    debug_assert!(encoding == UTF_16LE || encoding == UTF_16BE);
+    let mut decoder = encoding.new_decoder_without_bom_handling();
+    let mut text = String::with_capacity(decoder.max_utf8_buffer_length(bytes.len()).unwrap_or(0));
+    let (result, _) = decoder.decode_to_string_without_replacement(bytes, &mut text, whole);
+    result == DecoderResult::InputEmpty && !text.contains('\0')
+}
+
+/// In a head the last character may be cut.
+fn is_utf8(bytes: &[u8], whole: bool) -> bool {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => true,
+        Err(error) => !whole && error.error_len().is_none(),
+    }
+}
+
+/// Control characters that no text has; a form feed and an escape sequence may stand in text.
+fn has_binary_control(bytes: &[u8]) -> bool {
+    bytes[..bytes.len().min(HEAD_BYTES)]
+        .iter()
+        .any(|b| matches!(b, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f))
+}
+
+fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
+    let mut detector = chardetng::EncodingDetector::new(chardetng::Iso2022JpDetection::Deny);
+    detector.feed(bytes, whole);
+    let guess = detector.guess(None, chardetng::Utf8Detection::Deny);
+    if guess.decode_without_bom_handling(bytes).1 { WINDOWS_1252 } else { guess }
+}
+
+/// Decodes content that arrives in pieces and is too large to keep.
+pub(crate) struct StreamDecoder {
+    encoding: &'static Encoding,
+    decoder: Decoder,
+}
+
+/// Why a piece could not be decoded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum StreamError {
+    Binary(Binary),
+    /// The head was valid UTF-8 and this piece is not: start again with this encoding.
+    Legacy(&'static Encoding),
+}
+
+impl StreamDecoder {
+    /// `encoding` as [`sniff`] found it; a BOM at the front is removed.
+    pub(crate) fn new(encoding: &'static Encoding) -> Self {
+        Self { encoding, decoder: encoding.new_decoder_with_bom_removal() }
+    }
+
+    pub(crate) fn encoding(&self) -> &'static str {
+        self.encoding.name()
+    }
+
+    pub(crate) fn decode(&mut self, piece: &[u8], last: bool) -> Result<String, StreamError> {
+        let room = self.decoder.max_utf8_buffer_length(piece.len()).unwrap_or(0);
+        let mut text = String::with_capacity(room);
+        if self.encoding == UTF_8 || self.encoding == UTF_16LE || self.encoding == UTF_16BE {
+            let (result, _) = self.decoder.decode_to_string_without_replacement(piece, &mut text, last);
+            if result != DecoderResult::InputEmpty {
+                return Err(if self.encoding == UTF_8 && !piece.contains(&0) && !has_binary_control(piece) {
+                    StreamError::Legacy(legacy(piece, last))
+                } else {
+                    StreamError::Binary(Binary(UNKNOWN_BINARY))
+                });
+            }
+        } else {
+            let _ = self.decoder.decode_to_string(piece, &mut text, last);
+        }
+        if text.contains('\0') {
+            return Err(StreamError::Binary(Binary(UNKNOWN_BINARY)));
+        }
+        Ok(text)
+    }
+}
+
+/// Cuts the lines `offset..offset + limit` out of text that arrives in pieces.
+///
+/// A line ends after `\n`; its terminator belongs to it, so that windows side by side are the whole
+/// text again. An empty text has no line.
+#[derive(Debug)]
+pub(crate) struct LineWindow {
+    offset: u64,
+    end: u64,
+    /// The number of the line that the next character belongs to.
+    line: u64,
+    /// Whether that line has begun.
+    begun: bool,
+    text: String,
+}
+
+impl LineWindow {
+    pub(crate) fn new(offset: u64, limit: Option<u64>) -> Self {
+        Self {
+            offset,
+            end: limit.map_or(u64::MAX, |limit| offset.saturating_add(limit)),
+            line: 0,
+            begun: false,
+            text: String::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, piece: &str) {
+        for part in piece.split_inclusive('\n') {
+            if (self.offset..self.end).contains(&self.line) {
+                self.text.push_str(part);
+            }
+            self.begun = !part.ends_with('\n');
+            if !self.begun {
+                self.line += 1;
+            }
+        }
+    }
+
+    /// Whether the window is full and something is known to follow it.
+    pub(crate) fn is_past_the_window(&self) -> bool {
+        self.lines_seen() > self.end
+    }
+
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    /// How many lines there were so far, a begun one included.
+    pub(crate) fn lines_seen(&self) -> u64 {
+        self.line + u64::from(self.begun)
+    }
+
+    /// How many lines the window holds.
+    pub(crate) fn lines(&self) -> u64 {
+        self.lines_seen().min(self.end).saturating_sub(self.offset)
+    }
+
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: &[u8], expected: &str, encoding: &str) {
+        let got = decode(bytes.to_vec()).unwrap_or_else(|b| panic!("{b:?} for {expected:?}"));
+        assert_eq!((got.content.as_str(), got.encoding), (expected, encoding));
+        assert!(sniff(bytes).is_ok(), "{expected:?}");
+    }
+
+    fn binary(bytes: &[u8], mime: &'static str) {
+        assert_eq!(decode(bytes.to_vec()), Err(Binary(mime)));
+    }
+
+    fn latin1(text: &str) -> Vec<u8> {
+        text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
+    }
+
+    fn utf16(text: &str, to: fn(u16) -> [u8; 2]) -> Vec<u8> {
+        std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(to).collect()
+    }
+
+    #[test]
+    fn unicode() {
+        text(b"", "", "UTF-8");
+        text("ñandú 🦀\r\n".as_bytes(), "ñandú 🦀\r\n", "UTF-8");
+        text("\u{feff}name: x".as_bytes(), "name: x", "UTF-8");
+        text("\u{feff}".as_bytes(), "", "UTF-8");
+        text(&utf16("línea\nñ🦀", u16::to_le_bytes), "línea\nñ🦀", "UTF-16LE");
+        text(&utf16("línea\nñ🦀", u16::to_be_bytes), "línea\nñ🦀", "UTF-16BE");
+    }
+
+    #[test]
+    fn magic_bytes_do_not_make_text_binary() {
+        for start in ["BM", "MZ", "ID3", "GIF", "PK", "OggS", "RIFF", "%!PS", "{\\rtf1", "#!/bin/sh\n", "<?xml"] {
+            let note = format!("{start} is how this note begins\n");
+            text(note.as_bytes(), &note, "UTF-8");
+        }
+    }
+
+    #[test]
+    fn binaries_are_named() {
+        binary(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj", "application/pdf");
+        binary(b"%PDF-1.4\n1 0 obj <</Type /Catalog>>", "application/pdf");
+        binary(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "image/png");
+        binary(b"PK\x03\x04\x14\0\0\0\x08\0", "application/zip");
+        binary(b"PK\x03\x04 without a NUL", "application/zip");
+        binary(b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "application/gzip");
+        binary(b"\0\x01\x02", "application/octet-stream");
+        binary(b"text, then \0", "application/octet-stream");
+        binary(b"\x93\x01\xfe\x07\x99\x88", "application/octet-stream");
+        binary(&utf16("a\0b", u16::to_le_bytes), "application/octet-stream");
+        // No BOM: UTF-16 is full of NULs and no promise was made.
+        binary(&utf16("hola", u16::to_le_bytes)[2..], "application/octet-stream");
+    }
+
+    #[test]
+    fn nul_far_behind_the_head_is_binary() {
+        let mut bytes = vec![b'a'; 100_000];
+        bytes[70_000] = 0;
+        binary(&bytes, "application/octet-stream");
+        assert!(sniff(&bytes[..HEAD_BYTES]).is_ok());
+    }
+
+    #[test]
+    fn spanish_and_danish_of_the_last_century() {
+        for sample in [
+            "Año",
+            "España",
+            "niño",
+            "José",
+            "¿Qué?",
+            "Cláusula 1ª: el comprador pagará 1.000 libras en Málaga.\n",
+            "Escritura de compraventa otorgada ante mí, don Íñigo Núñez, notario de A Coruña.\r\n",
+            "Rødgrød med fløde på Ærø",
+            "Smørrebrød",
+            "Ændring af købsaftalen: sælger overdrager ejendommen til køber.",
+            "Café",
+            "garçon, où êtes-vous ?",
+            "Straße",
+        ] {
+            text(&latin1(sample), sample, "windows-1252");
+        }
+        // The euro sign and the curly quotes are Windows-1252 alone.
+        text(b"Precio: 350.000 \x80 \x93al contado\x94\n", "Precio: 350.000 € “al contado”\n", "windows-1252");
+    }
+
+    #[test]
+    fn a_cut_character_is_no_error_in_a_head() {
+        let crab = "🦀".as_bytes();
+        assert_eq!(sniff(&crab[..3]), Ok(UTF_8));
+        assert!(decode(crab[..3].to_vec()).is_ok_and(|t| t.encoding != "UTF-8"));
+    }
+
+    fn window(pieces: &[&str], offset: u64, limit: Option<u64>) -> (String, u64, u64) {
+        let mut window = LineWindow::new(offset, limit);
+        for piece in pieces {
+            window.push(piece);
+        }
+        (window.text.clone(), window.lines(), window.lines_seen())
+    }
+
+    #[test]
+    fn windows_of_lines() {
+        let check = |pieces: &[&str], offset, limit, expected: &str, lines, total| {
+            assert_eq!(window(pieces, offset, limit), (expected.to_owned(), lines, total), "{pieces:?}");
+        };
+        check(&["a\nb\nc\n"], 0, None, "a\nb\nc\n", 3, 3);
+        check(&["a\nb\nc"], 0, None, "a\nb\nc", 3, 3);
+        check(&["a\nb\nc"], 1, Some(1), "b\n", 1, 3);
+        check(&["a\r\nb\r\n"], 1, Some(1), "b\r\n", 1, 2);
+        check(&["a\n", "b", "b\nc"], 1, Some(1), "bb\n", 1, 3);
+        check(&["a\nb"], 2, Some(5), "", 0, 2);
+        check(&["a\nb"], 9, None, "", 0, 2);
+        check(&["a\nb"], 0, Some(0), "", 0, 2);
+        check(&[""], 0, None, "", 0, 0);
+        check(&["\n"], 0, None, "\n", 1, 1);
+        check(&["a"], u64::MAX, Some(u64::MAX), "", 0, 1);
+    }
+
+    #[test]
+    fn windows_side_by_side_are_the_whole() {
+        let whole = "one\r\ntwo\n\nfour\nfive";
+        for size in 1..7 {
+            let mut joined = String::new();
+            for offset in (0..7).step_by(size) {
+                joined += &window(&[whole], offset, Some(size as u64)).0;
+            }
+            assert_eq!(joined, whole);
+        }
+    }
+
+    #[test]
+    fn pieces_may_be_cut_anywhere() {
+        let utf16 = utf16("línea\nñ🦀", u16::to_be_bytes);
+        for cut in 0..=utf16.len() {
+            let mut decoder = StreamDecoder::new(UTF_16BE);
+            let mut got = decoder.decode(&utf16[..cut], false).unwrap();
+            got += &decoder.decode(&utf16[cut..], true).unwrap();
+            assert_eq!(got, "línea\nñ🦀", "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_stream_that_turns_legacy_says_so() {
+        let mut decoder = StreamDecoder::new(UTF_8);
+        decoder.decode(b"plain\n", false).unwrap();
+        let error = decoder.decode(&latin1("España\n"), true).unwrap_err();
+        assert_eq!(error, StreamError::Legacy(WINDOWS_1252));
+        let mut decoder = StreamDecoder::new(UTF_8);
+        assert_eq!(decoder.decode(b"a\0b", true), Err(StreamError::Binary(Binary(UNKNOWN_BINARY))));
+    }
+}

@@ -1,0 +1,329 @@
+//! Faults on the wire: each gives the right kind in bounded time, and nothing half-read is taken for
+//! the whole.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use skillfs::{Error, ErrorKind, Result, S3Backend, Settings, SkillFs, StaticCredentials, Timeouts};
+
+use crate::support::wire::{Reply, Request, Wire, response};
+use crate::support::{Bucket, session, settings};
+
+/// Short enough to wait for, long enough for a busy machine.
+const ATTEMPT: Duration = Duration::from_millis(1_500);
+
+async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> S3Backend {
+    let settings = Settings {
+        endpoint_url: Some(endpoint.to_owned()),
+        region: Some("us-east-1".into()),
+        credentials: Some(credentials.clone()),
+        timeouts: Timeouts { connect: ATTEMPT, attempt: ATTEMPT, operation: 6 * ATTEMPT },
+        ..settings(bucket)
+    };
+    SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
+}
+
+/// A store behind a wire that breaks as told.
+struct Faulty {
+    bucket: Bucket,
+    wire: Wire,
+    backend: S3Backend,
+}
+
+async fn faulty(decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static) -> Faulty {
+    let bucket = Bucket::embedded().await;
+    bucket.put("threads/1/notes.md", "línea uno\nlínea dos\n").await;
+    bucket.put("threads/1/large.txt", "0123456789".repeat(30_000)).await;
+    let wire = Wire::start(Some(&bucket.endpoint), decide).await;
+    let backend = connect(&wire.endpoint, &bucket.credentials, &bucket.name).await;
+    Faulty { bucket, wire, backend }
+}
+
+/// No fault may hang a caller.
+async fn bounded<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("it took too long")
+}
+
+/// Every operation, under a fault that does not go away.
+async fn all_fail_with(backend: &S3Backend, kind: ErrorKind) {
+    let check = |error: Error| {
+        assert_eq!(error.kind(), kind, "{error:?}");
+        assert!(error.message().contains("/workspace"), "{error}");
+        assert!(error.path().is_some() && error.hint().is_some(), "{error}");
+    };
+    check(bounded(backend.read("notes.md")).await.unwrap_err());
+    check(bounded(backend.read_bytes("notes.md", ..)).await.unwrap_err());
+    check(bounded(backend.ls("/workspace")).await.unwrap_err());
+    check(bounded(backend.stat("notes.md")).await.unwrap_err());
+    check(bounded(backend.exists("notes.md")).await.unwrap_err());
+    check(bounded(backend.exists("notes")).await.unwrap_err());
+}
+
+async fn all_succeed(backend: &S3Backend) {
+    assert_eq!(bounded(backend.read("notes.md")).await.unwrap().content, "línea uno\nlínea dos\n");
+    assert_eq!(bounded(backend.ls("/workspace")).await.unwrap().entries.len(), 2);
+    assert!(bounded(backend.exists("notes.md")).await.unwrap());
+}
+
+#[tokio::test]
+async fn refused_connection_is_unavailable() {
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let backend = connect(&format!("http://127.0.0.1:{port}"), &StaticCredentials::new("a", "b"), "bucket").await;
+    all_fail_with(&backend, ErrorKind::Unavailable).await;
+    let error = backend.ls("/workspace").await.unwrap_err();
+    assert!(error.message().contains("refused"), "{error}");
+    assert!(error.hint().unwrap().contains("--endpoint-url"), "{error}");
+}
+
+#[tokio::test]
+async fn reset_connection_is_unavailable() {
+    let faulty = faulty(|_, _| Reply::Reset).await;
+    all_fail_with(&faulty.backend, ErrorKind::Unavailable).await;
+}
+
+#[tokio::test]
+async fn reset_then_success_succeeds() {
+    let faulty = faulty(|_, n| if n % 2 == 0 { Reply::Reset } else { Reply::Forward }).await;
+    all_succeed(&faulty.backend).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stalled_answer_is_timeout() {
+    let faulty = faulty(|_, _| Reply::Stall).await;
+    let kind = |result: Result<()>| result.unwrap_err().kind();
+    let backend = &faulty.backend;
+    let (read, ls, stat) = tokio::join!(
+        bounded(backend.read("notes.md")),
+        bounded(backend.ls("/workspace")),
+        bounded(backend.stat("notes")),
+    );
+    assert_eq!(kind(read.map(drop)), ErrorKind::Timeout);
+    assert_eq!(kind(ls.map(drop)), ErrorKind::Timeout);
+    assert_eq!(kind(stat.map(drop)), ErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn stalled_then_success_succeeds() {
+    let faulty = faulty(|_, n| if n == 0 { Reply::Stall } else { Reply::Forward }).await;
+    assert_eq!(bounded(faulty.backend.read("notes.md")).await.unwrap().lines, 2);
+}
+
+#[tokio::test]
+async fn stalled_body_is_timeout() {
+    let faulty = faulty(|_, _| Reply::ForwardStall(5)).await;
+    assert_eq!(bounded(faulty.backend.read("notes.md")).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(bounded(faulty.backend.ls("/workspace")).await.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test]
+async fn stalled_body_then_success_goes_on_where_it_stopped() {
+    let faulty = faulty(|_, n| if n == 0 { Reply::ForwardStall(5) } else { Reply::Forward }).await;
+    assert_eq!(bounded(faulty.backend.read("notes.md")).await.unwrap().content, "línea uno\nlínea dos\n");
+    let ranges: Vec<_> = faulty.wire.take().iter().map(|r| r.header("range").unwrap().to_owned()).collect();
+    assert_eq!(ranges, ["bytes=0-65535", "bytes=5-21"]);
+}
+
+#[tokio::test]
+async fn body_cut_in_the_middle_goes_on_where_it_stopped() {
+    for cut in [0, 1, 3, 21] {
+        let faulty = faulty(move |_, n| if n == 0 { Reply::ForwardCut(cut) } else { Reply::Forward }).await;
+        let read = bounded(faulty.backend.read("notes.md")).await.unwrap();
+        assert_eq!(read.content, "línea uno\nlínea dos\n", "cut at {cut}");
+    }
+}
+
+#[tokio::test]
+async fn body_that_is_always_cut_is_unavailable() {
+    let faulty = faulty(|_, _| Reply::ForwardCut(2)).await;
+    for path in ["notes.md", "large.txt"] {
+        let error = bounded(faulty.backend.read(path)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+        assert!(error.message().contains("missing"), "{error}");
+        let error = bounded(faulty.backend.read_bytes(path, ..)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    }
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}
+
+#[tokio::test]
+async fn large_body_cut_many_times_is_never_half_read() {
+    // The second request of each pair is cut after 100,000 bytes: the rest needs two more.
+    let faulty = faulty(|_, n| if n == 1 { Reply::ForwardCut(100_000) } else { Reply::Forward }).await;
+    let read = bounded(faulty.backend.read("large.txt")).await.unwrap();
+    assert!(read.content == "0123456789".repeat(30_000));
+    let etags: Vec<_> = faulty.wire.take().iter().map(|r| r.header("if-match").is_some()).collect();
+    assert_eq!(etags, [false, true, true]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_that_changes_under_the_reader_is_read_anew() {
+    let bucket = Bucket::embedded().await;
+    let (old, new) = ("old line\n".repeat(20_000), "new line!\n".repeat(20_000));
+    bucket.put("threads/1/x.txt", &old).await;
+    let raw = bucket.raw.clone();
+    let name = bucket.name.clone();
+    let seen = AtomicUsize::new(0);
+    let content = new.clone();
+    let wire = Wire::start(Some(&bucket.endpoint), move |_, _| {
+        // After the first kilobytes were sent somebody overwrites the object.
+        if seen.fetch_add(1, Ordering::SeqCst) == 1 {
+            let put = raw.put_object().bucket(&name).key("threads/1/x.txt").body(content.clone().into_bytes().into());
+            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(put.send())).unwrap();
+        }
+        Reply::Forward
+    })
+    .await;
+    let backend = connect(&wire.endpoint, &bucket.credentials, &bucket.name).await;
+    let read = tokio::spawn(async move { backend.read("x.txt").await }).await.unwrap().unwrap();
+    assert!(read.content == new, "a mixture of two versions");
+}
+
+#[tokio::test]
+async fn status_500_is_unavailable() {
+    let faulty = faulty(|_, _| Reply::error(500, "InternalError")).await;
+    all_fail_with(&faulty.backend, ErrorKind::Unavailable).await;
+}
+
+#[tokio::test]
+async fn status_500_then_success_succeeds() {
+    let faulty = faulty(|_, n| if n % 3 < 2 { Reply::error(500, "InternalError") } else { Reply::Forward }).await;
+    all_succeed(&faulty.backend).await;
+}
+
+#[tokio::test]
+async fn status_503_slow_down_is_throttled() {
+    let faulty = faulty(|_, _| Reply::error(503, "SlowDown")).await;
+    all_fail_with(&faulty.backend, ErrorKind::Throttled).await;
+    // Three attempts an operation, no more.
+    faulty.wire.take();
+    let _ = bounded(faulty.backend.ls("/workspace")).await;
+    assert_eq!(faulty.wire.take().len(), 3);
+}
+
+#[tokio::test]
+async fn status_503_slow_down_then_success_succeeds() {
+    let faulty = faulty(|_, n| if n % 3 < 2 { Reply::error(503, "SlowDown") } else { Reply::Forward }).await;
+    all_succeed(&faulty.backend).await;
+}
+
+#[tokio::test]
+async fn status_403_is_denied() {
+    let faulty = faulty(|_, _| Reply::error(403, "AccessDenied")).await;
+    all_fail_with(&faulty.backend, ErrorKind::Denied).await;
+    // A refusal is no reason to ask again.
+    faulty.wire.take();
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(faulty.wire.take().len(), 1);
+    assert!(error.hint().unwrap().contains("s3:ListBucket"), "{error}");
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_denied() {
+    let bucket = Bucket::embedded().await;
+    for (credentials, code) in [
+        (StaticCredentials::new("nobody", "x"), "NotSignedUp"),
+        (StaticCredentials::new(&bucket.credentials.access_key_id, "wrong"), "SignatureDoesNotMatch"),
+    ] {
+        let backend = connect(&bucket.endpoint, &credentials, &bucket.name).await;
+        let error = bounded(backend.ls("/workspace")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.message().contains(code), "{error}");
+        assert!(error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error}");
+        assert_eq!(bounded(backend.exists("notes.md")).await.unwrap_err().kind(), ErrorKind::Denied);
+    }
+}
+
+#[tokio::test]
+async fn status_404_for_the_bucket_is_unavailable() {
+    let faulty = faulty(|request, _| match request.method.as_str() {
+        "HEAD" => Reply::Raw(response(404, "application/xml", b"")),
+        _ => Reply::error(404, "NoSuchBucket"),
+    })
+    .await;
+    all_fail_with(&faulty.backend, ErrorKind::Unavailable).await;
+    assert!(faulty.backend.ls("/workspace").await.unwrap_err().message().contains(&faulty.bucket.name));
+}
+
+#[tokio::test]
+async fn bucket_in_another_region_says_which() {
+    let faulty = faulty(|_, _| {
+        let body = "<Error><Code>PermanentRedirect</Code><Message>elsewhere</Message></Error>";
+        let head = "HTTP/1.1 301 X\r\nx-amz-bucket-region: eu-south-2\r\ncontent-type: application/xml\r\nconnection: close";
+        Reply::Raw(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes())
+    })
+    .await;
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.hint().unwrap().contains("--region eu-south-2"), "{error}");
+}
+
+#[tokio::test]
+async fn error_inside_a_200_is_an_error() {
+    let faulty = faulty(|_, _| {
+        let body = "<?xml version=\"1.0\"?><Error><Code>SlowDown</Code><Message>injected</Message></Error>";
+        Reply::Raw(response(200, "application/xml", body.as_bytes()))
+    })
+    .await;
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Throttled, "{error:?}");
+}
+
+#[tokio::test]
+async fn answer_that_is_no_s3_is_unavailable() {
+    let faulty = faulty(|_, _| Reply::Raw(response(200, "text/html", b"<html><body>Welcome to the proxy"))).await;
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    let not_http = self::faulty(|_, _| Reply::Raw(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec())).await;
+    let error = bounded(not_http.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+}
+
+#[tokio::test]
+async fn range_that_was_not_asked_for_is_corrupt() {
+    let faulty = faulty(|_, _| {
+        let head = "HTTP/1.1 206 X\r\ncontent-range: bytes 10-13/100\r\netag: \"x\"\r\nconnection: close";
+        Reply::Raw(format!("{head}\r\ncontent-length: 4\r\n\r\nhola").into_bytes())
+    })
+    .await;
+    let error = bounded(faulty.backend.read("notes.md")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+}
+
+#[tokio::test]
+async fn server_that_ignores_ranges_is_still_read_right() {
+    let faulty = faulty(|request, _| match request.method.as_str() {
+        "GET" => {
+            let body = "0123456789".repeat(20_000);
+            let head = "HTTP/1.1 200 OK\r\netag: \"x\"\r\nconnection: close";
+            Reply::Raw(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes())
+        }
+        _ => Reply::Forward,
+    })
+    .await;
+    let read = bounded(faulty.backend.read("x.txt")).await.unwrap();
+    assert!(read.content == "0123456789".repeat(20_000));
+    let bytes = bounded(faulty.backend.read_bytes("x.txt", 5..15)).await.unwrap();
+    assert_eq!(bytes.bytes, "5678901234");
+}
+
+#[tokio::test]
+async fn stream_that_fails_in_its_middle_says_so() {
+    use futures_util::StreamExt;
+    let embedded = skillfs::embedded::Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let objects = (0..1_500).map(|i| (format!("threads/1/f{i:04}"), "x".into()));
+    embedded.put_all(&bucket.name, objects).await.unwrap();
+    let wire =
+        Wire::start(Some(&bucket.endpoint), |_, n| if n == 0 { Reply::Forward } else { Reply::error(403, "AccessDenied") })
+            .await;
+    let backend = connect(&wire.endpoint, &bucket.credentials, &bucket.name).await;
+    let items: Vec<_> = backend.ls_stream("/workspace", skillfs::Depth::One).collect().await;
+    assert_eq!(items.len(), 1_001);
+    assert!(items[..1_000].iter().all(Result::is_ok));
+    assert_eq!(items[1_000].as_ref().unwrap_err().kind(), ErrorKind::Denied);
+    // The whole listing is whole or an error.
+    assert_eq!(backend.ls("/workspace").await.unwrap_err().kind(), ErrorKind::Denied);
+}

@@ -1,0 +1,159 @@
+//! Buckets to test on: embedded always, LocalStack where `make test` started it.
+
+pub mod wire;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
+use aws_sdk_s3::primitives::ByteStream;
+use skillfs::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
+use skillfs::{
+    Entry, EntryKind, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, TicketId, Timeouts, UserId,
+};
+use tokio::net::TcpListener;
+
+/// Where LocalStack listens; `make test` sets it.
+pub const LOCALSTACK: &str = "SKILLFS_TEST_LOCALSTACK";
+
+/// Why a test that needs it is not run by a plain `cargo test`.
+macro_rules! on_every_server {
+    ($($case:ident),+ $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::support::Bucket::embedded().await).await;
+            })+
+        }
+
+        mod localstack {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[ignore = "needs LocalStack: run `make test`"]
+            async fn $case() {
+                super::$case($crate::support::Bucket::localstack().await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_every_server;
+
+/// One empty bucket of its own for each test.
+pub struct Bucket {
+    pub name: String,
+    pub fs: SkillFs,
+    /// A client that knows nothing of mounts: the foreign writer.
+    pub raw: Client,
+    /// Where a server listens, for clients of one's own.
+    pub endpoint: String,
+    pub credentials: StaticCredentials,
+}
+
+impl Bucket {
+    pub async fn embedded() -> Self {
+        Self::in_embedded(&Embedded::in_memory().unwrap()).await
+    }
+
+    pub async fn in_embedded(embedded: &Embedded) -> Self {
+        let name = "test-bucket".to_owned();
+        let fs = SkillFs::embedded(embedded, &settings(&name)).await.unwrap();
+        let endpoint = serve(embedded).await;
+        let credentials = StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY);
+        let raw = raw_client(&endpoint, &credentials);
+        Self { name, fs, raw, endpoint, credentials }
+    }
+
+    pub async fn localstack() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let endpoint = std::env::var(LOCALSTACK)
+            .unwrap_or_else(|_| panic!("{LOCALSTACK} is not set; run `make test`, which starts LocalStack"));
+        let credentials = StaticCredentials::new("test", "test");
+        let raw = raw_client(&endpoint, &credentials);
+        let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        raw.create_bucket().bucket(&name).send().await.unwrap();
+        let fs = connect(&endpoint, &credentials, &name).await;
+        Self { name, fs, raw, endpoint, credentials }
+    }
+
+    pub async fn put(&self, key: &str, content: impl AsRef<[u8]>) {
+        let body = ByteStream::from(content.as_ref().to_vec());
+        self.raw.put_object().bucket(&self.name).key(key).body(body).send().await.unwrap();
+    }
+
+    pub async fn delete(&self, key: &str) {
+        self.raw.delete_object().bucket(&self.name).key(key).send().await.unwrap();
+    }
+
+    /// User `u1`, thread `1`, ticket `k1`.
+    pub fn session(&self) -> S3Backend {
+        self.fs.session(&session("u1", "1", "k1"))
+    }
+
+    /// The same bucket through another address, such as a proxy that breaks things.
+    pub async fn through(&self, endpoint: &str) -> SkillFs {
+        connect(endpoint, &self.credentials, &self.name).await
+    }
+}
+
+/// Serves an embedded store on loopback until the test's runtime ends.
+pub async fn serve(embedded: &Embedded) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let embedded = embedded.clone();
+    tokio::spawn(async move { embedded.serve(listener, std::future::pending()).await });
+    endpoint
+}
+
+pub async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> SkillFs {
+    let settings = Settings {
+        endpoint_url: Some(endpoint.to_owned()),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(credentials.clone()),
+        ..settings(bucket)
+    };
+    SkillFs::connect(&settings).await.unwrap()
+}
+
+/// Generous limits: the machine may be busy, and no test measures time.
+pub fn settings(bucket: &str) -> Settings {
+    let minute = Duration::from_secs(60);
+    Settings { timeouts: Timeouts { connect: minute, attempt: minute, operation: 2 * minute }, ..Settings::new(bucket) }
+}
+
+pub fn session(user: &str, thread: &str, ticket: &str) -> Session {
+    Session {
+        user: Some(UserId::parse(user).unwrap()),
+        thread: Some(ThreadId::parse(thread).unwrap()),
+        ticket: Some(TicketId::parse(ticket).unwrap()),
+    }
+}
+
+fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
+    let http = aws_smithy_http_client::Builder::new().build_http();
+    let config = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .http_client(http)
+        .endpoint_url(endpoint)
+        .region(Region::new("us-east-1"))
+        .credentials_provider(Credentials::new(
+            &credentials.access_key_id,
+            &credentials.secret_access_key,
+            None,
+            None,
+            "test",
+        ))
+        .retry_config(RetryConfig::standard().with_max_attempts(3))
+        .force_path_style(true)
+        .build();
+    Client::from_conf(config)
+}
+
+/// `path` for a file, `path/` for a directory.
+pub fn names(entries: &[Entry]) -> Vec<String> {
+    let name = |e: &Entry| match e.kind {
+        EntryKind::File => e.path.to_string(),
+        EntryKind::Directory => format!("{}/", e.path),
+    };
+    entries.iter().map(name).collect()
+}

@@ -1,0 +1,177 @@
+//! A server between client and storage: it writes down every request, and breaks what the test
+//! tells it to break.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// A request as it came over the wire.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    pub head: String,
+    body: Vec<u8>,
+}
+
+impl Request {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().skip(1).find_map(|line| {
+            let (key, value) = line.split_once(':')?;
+            key.eq_ignore_ascii_case(name).then(|| value.trim())
+        })
+    }
+
+    /// `LIST`, `GET`, `HEAD`, `PUT`, …
+    pub fn operation(&self) -> &str {
+        if self.target.contains("list-type=2") { "LIST" } else { &self.method }
+    }
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Goes to the storage and back.
+    Forward,
+    /// Goes to the storage; the answer ends after so many bytes of its body.
+    ForwardCut(usize),
+    /// Goes to the storage; the answer falls silent after so many bytes of its body.
+    ForwardStall(usize),
+    /// These bytes, then the end.
+    Raw(Vec<u8>),
+    /// The connection is reset.
+    Reset,
+    /// Nothing, for as long as the client waits.
+    Stall,
+}
+
+impl Reply {
+    /// An error in S3's own words.
+    pub fn error(status: u16, code: &str) -> Self {
+        let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>injected</Message></Error>");
+        Self::Raw(response(status, "application/xml", body.as_bytes()))
+    }
+}
+
+/// A plain HTTP response.
+pub fn response(status: u16, content_type: &str, body: &[u8]) -> Vec<u8> {
+    let mut bytes = format!(
+        "HTTP/1.1 {status} X\r\ncontent-type: {content_type}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The server. It ends with the test's runtime.
+pub struct Wire {
+    pub endpoint: String,
+    log: Arc<Mutex<Vec<Request>>>,
+}
+
+impl Wire {
+    /// `decide` gets each request and how many came before it.
+    pub async fn start(
+        upstream: Option<&str>,
+        decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (decide, written) = (Arc::new(decide), log.clone());
+        let upstream = upstream.map(|url| url.trim_start_matches("http://").to_owned());
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (decide, written, upstream) = (decide.clone(), written.clone(), upstream.clone());
+                tokio::spawn(async move {
+                    let _ = answer(socket, &*decide, &written, upstream.as_deref()).await;
+                });
+            }
+        });
+        Self { endpoint, log }
+    }
+
+    /// All requests so far, and a fresh page.
+    pub fn take(&self) -> Vec<Request> {
+        std::mem::take(&mut *self.log.lock().unwrap())
+    }
+
+    /// The operations so far, sorted, and a fresh page.
+    pub fn operations(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.take().iter().map(|r| r.operation().to_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+async fn answer(
+    mut socket: TcpStream,
+    decide: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
+    log: &Mutex<Vec<Request>>,
+    upstream: Option<&str>,
+) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    let request = read_request(&mut socket).await?;
+    let reply = {
+        let mut log = log.lock().unwrap();
+        let reply = decide(&request, log.len());
+        log.push(request.clone());
+        reply
+    };
+    match reply {
+        Reply::Raw(bytes) => socket.write_all(&bytes).await?,
+        Reply::Reset => socket.set_zero_linger()?,
+        Reply::Stall => std::future::pending().await,
+        Reply::Forward => {
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            socket.write_all(&bytes).await?;
+        }
+        Reply::ForwardCut(at) => {
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            socket.write_all(&bytes[..body_start(&bytes) + at]).await?;
+        }
+        Reply::ForwardStall(at) => {
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            socket.write_all(&bytes[..body_start(&bytes) + at]).await?;
+            std::future::pending::<()>().await;
+        }
+    }
+    Ok(())
+}
+
+fn body_start(bytes: &[u8]) -> usize {
+    bytes.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4
+}
+
+async fn read_request(socket: &mut TcpStream) -> std::io::Result<Request> {
+    let mut bytes = Vec::new();
+    while !bytes.windows(4).any(|w| w == b"\r\n\r\n") {
+        if socket.read_buf(&mut bytes).await? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    let body = bytes.split_off(body_start(&bytes));
+    let head = String::from_utf8(bytes).unwrap();
+    let mut words = head.split(' ');
+    let (method, target) = (words.next().unwrap().to_owned(), words.next().unwrap().to_owned());
+    let mut request = Request { method, target, head: head.clone(), body };
+    let length: usize = request.header("content-length").map_or(0, |l| l.parse().unwrap());
+    while request.body.len() < length {
+        socket.read_buf(&mut request.body).await?;
+    }
+    Ok(request)
+}
+
+/// Sends the request on as it is, signature and all, and brings the whole answer.
+async fn forward(request: &Request, upstream: &str) -> std::io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect(upstream).await?;
+    let head = request.head.trim_end();
+    socket.write_all(format!("{head}\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+    socket.write_all(&request.body).await?;
+    let mut bytes = Vec::new();
+    socket.read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
