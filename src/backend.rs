@@ -100,6 +100,8 @@ impl S3Backend {
             Some(parent) => format!("list `{parent}` to see what is there"),
             None => "list `/` to see what is there".to_owned(),
         };
-        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`")).at(path).with_hint(hint)
+        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
+            .at(path)
+            .with_hint(hint)
     }
 }

@@ -19,6 +19,7 @@ use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{ThreadId, TicketId, UserId};
 use crate::mount::Session;
+use crate::path::VirtualPath;
 
 /// The bucket of an embedded store that is given no other.
 const EMBEDDED_BUCKET: &str = "skillfs";
@@ -30,7 +31,7 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => return output::usage(&error),
     };
-    let mut output = Output::new(args.global.json, args.global.quiet);
+    let output = Output::new(args.global.json, args.global.quiet);
     if args.global.verbose > 0 {
         trace(args.global.verbose);
     }
@@ -38,18 +39,19 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             return output.failure(
-                &Error::new(ErrorKind::Internal, format!("cannot start the runtime: {error}")).with_source(error),
+                &Error::new(ErrorKind::Internal, format!("cannot start the runtime: {error}"))
+                    .with_source(error),
             );
         }
     };
-    match runtime.block_on(run(args, &mut output)) {
+    match runtime.block_on(run(args, &output)) {
         Ok(code) => code,
         Err(error) => output.failure(&error),
     }
 }
 
 /// Runs a command. `ExitCode` 1 is a plain no; failures come back as errors.
-async fn run(args: Args, output: &mut Output) -> Result<ExitCode> {
+async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     let Args { global, command } = args;
     if let Command::Demo = command {
         demo::run(&global, output).await?;
@@ -58,7 +60,8 @@ async fn run(args: Args, output: &mut Output) -> Result<ExitCode> {
     let backend = open(&global).await?;
     match command {
         Command::Ls { path, long, recursive } => {
-            let listing = if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
+            let listing =
+                if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
             output.listing(&listing, long)?;
             output.hidden(listing.hidden);
             if backend.mounts().next().is_none() {
@@ -68,10 +71,12 @@ async fn run(args: Args, output: &mut Output) -> Result<ExitCode> {
         Command::Read { path, offset, limit, number } => {
             let window = Window { offset: offset.unwrap_or(0), limit };
             let whole = offset.is_none() && limit.is_none();
-            let file = if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
+            let file =
+                if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
             output.text(&file, number)?;
         }
         Command::Exists { path } => {
+            let path = VirtualPath::parse(&path)?;
             let exists = backend.exists(&path).await?;
             output.exists(&path, exists)?;
             return Ok(if exists { ExitCode::SUCCESS } else { ExitCode::from(1) });

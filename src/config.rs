@@ -194,7 +194,9 @@ mod tests {
     #[test]
     fn wrong_settings_are_told_before_any_request() {
         let check = |bucket: &str, url: Option<&str>| {
-            Settings { endpoint_url: url.map(str::to_owned), ..Settings::new(bucket) }.check().map_err(|e| e.kind())
+            Settings { endpoint_url: url.map(str::to_owned), ..Settings::new(bucket) }
+                .check()
+                .map_err(|e| e.kind())
         };
         assert_eq!(check("my-bucket", Some("http://127.0.0.1:4566")), Ok(()));
         assert_eq!(check("", None), Err(ErrorKind::InvalidInput));

@@ -69,7 +69,9 @@ impl Embedded {
                 Db::open(&directory.join(FILE_NAME))
             })
             .await
-            .map_err(|e| Error::new(ErrorKind::Internal, "opening the embedded store failed").with_source(e))?;
+            .map_err(|e| {
+                Error::new(ErrorKind::Internal, "opening the embedded store failed").with_source(e)
+            })?;
             match opened {
                 Ok(db) => return Ok(Self::over(db)),
                 Err(OpenError::InUse) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
@@ -92,8 +94,11 @@ impl Embedded {
     /// the file cannot be written.
     pub async fn create_bucket(&self, bucket: &str) -> Result<()> {
         if !s3s::path::check_bucket_name(bucket) {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("invalid bucket name `{}`", shorten(bucket)))
-                .with_hint("a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"));
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("invalid bucket name `{}`", shorten(bucket)),
+            )
+            .with_hint("a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"));
         }
         let bucket = bucket.to_owned();
         self.db.run(move |db| db.create_bucket(&bucket)).await.map_err(not_written)
@@ -112,7 +117,11 @@ impl Embedded {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when a key is empty or longer than 1,024 bytes,
     /// [`ErrorKind::Unavailable`] when there is no such bucket or the file cannot be written.
-    pub async fn put_all(&self, bucket: &str, objects: impl IntoIterator<Item = (String, Bytes)>) -> Result<()> {
+    pub async fn put_all(
+        &self,
+        bucket: &str,
+        objects: impl IntoIterator<Item = (String, Bytes)>,
+    ) -> Result<()> {
         let objects: Vec<_> = objects.into_iter().collect();
         if let Some((key, _)) = objects.iter().find(|(key, _)| key.is_empty() || !s3s::path::check_key(key)) {
             return Err(Error::new(ErrorKind::InvalidInput, format!("invalid key of {} bytes", key.len()))
@@ -164,21 +173,23 @@ impl fmt::Debug for Embedded {
 
 fn not_opened(name: &str, error: OpenError) -> Error {
     match error {
-        OpenError::InUse => {
-            Error::new(ErrorKind::Unavailable, format!("the embedded store in `{name}` is in use by another process"))
-                .with_hint("wait until the other process has ended, or give another directory")
-        }
+        OpenError::InUse => Error::new(
+            ErrorKind::Unavailable,
+            format!("the embedded store in `{name}` is in use by another process"),
+        )
+        .with_hint("wait until the other process has ended, or give another directory"),
         OpenError::NoStore(source) => Error::new(
             ErrorKind::Corrupt,
             format!("`{FILE_NAME}` in `{name}` is no store that can be opened: {source}"),
         )
         .with_hint("give another directory, or move the file away")
         .with_source(source),
-        OpenError::Io(source) => {
-            Error::new(ErrorKind::Unavailable, format!("cannot open the embedded store in `{name}`: {source}"))
-                .with_hint("give a directory that can be written")
-                .with_source(source)
-        }
+        OpenError::Io(source) => Error::new(
+            ErrorKind::Unavailable,
+            format!("cannot open the embedded store in `{name}`: {source}"),
+        )
+        .with_hint("give a directory that can be written")
+        .with_source(source),
     }
 }
 

@@ -117,13 +117,7 @@ struct Inner {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
-            kind,
-            message: message.into(),
-            path: None,
-            hint: None,
-            source: None,
-        }))
+        Self(Box::new(Inner { kind, message: message.into(), path: None, hint: None, source: None }))
     }
 
     /// Keeps the first path that is given: the innermost one is the precise one.
@@ -143,10 +137,7 @@ impl Error {
         self
     }
 
-    pub(crate) fn with_source(
-        mut self,
-        source: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }

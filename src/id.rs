@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The longest identifier, in characters.
-pub const MAX_ID_CHARS: usize = 128;
+pub(crate) const MAX_ID_CHARS: usize = 128;
 
 /// Top-level prefixes that no user may be called: user `threads` with thread `skills` would
 /// share a prefix with another tenant.
-pub const RESERVED_USER_IDS: [&str; 3] = ["threads", "tickets", "shared"];
+pub(crate) const RESERVED_USER_IDS: [&str; 3] = ["threads", "tickets", "shared"];
 
 const ALLOWED: &str = "A-Z a-z 0-9 . _ - @ : + = | # ~";
 
@@ -127,7 +127,7 @@ fn check(text: &str, reserved: &[&str]) -> Result<(), String> {
         return Err("it starts with a dot".to_owned());
     }
     if reserved.contains(&text) {
-        return Err("the word is reserved for a prefix of the bucket".to_owned());
+        return Err("the word is reserved for a prefix of the bucket; choose another".to_owned());
     }
     Ok(())
 }
@@ -148,9 +148,18 @@ mod tests {
     #[test]
     fn real_identifiers_pass() {
         for id in [
-            "u1", "ana@example.com", "auth0|5f7c8ec7c33c6c004bbafe82", "2f6b0c1e-7a34-4c51-9f6e-1f1a0d3f9c55",
-            "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ", "google-oauth2|103547991597142817347", "a+b=c~d#e:f_g",
-            "a..b", "Threads", "threads2", "-", "~",
+            "u1",
+            "ana@example.com",
+            "auth0|5f7c8ec7c33c6c004bbafe82",
+            "2f6b0c1e-7a34-4c51-9f6e-1f1a0d3f9c55",
+            "AAAAAAAAAAAAAAAAAAAAAIkzqFVrSaSaFHy782bbtaQ",
+            "google-oauth2|103547991597142817347",
+            "a+b=c~d#e:f_g",
+            "a..b",
+            "Threads",
+            "threads2",
+            "-",
+            "~",
         ] {
             assert_eq!(UserId::parse(id).unwrap().as_str(), id);
         }
@@ -159,7 +168,9 @@ mod tests {
 
     #[test]
     fn hostile_identifiers_do_not() {
-        for id in ["", ".", "..", ".a", "a/b", "../x", "a b", "a\0", "é", "a%2fb", "a\\b", "a\n", "*", "{x}", "a?"] {
+        for id in
+            ["", ".", "..", ".a", "a/b", "../x", "a b", "a\0", "é", "a%2fb", "a\\b", "a\n", "*", "{x}", "a?"]
+        {
             bad(id);
         }
         bad(&"x".repeat(129));

@@ -1,23 +1,110 @@
-//! skillfs
+//! An S3-backed virtual filesystem for AI agents.
+//!
+//! Each agent session of a multi-tenant product sees up to three directories in one bucket:
+//!
+//! | mount | objects | access | there when the session has |
+//! |---|---|---|---|
+//! | `/workspace` | `threads/{thread_id}/` | read and write | a thread |
+//! | `/ticket` | `tickets/{ticket_id}/` | read | a ticket |
+//! | `/skills` | `{user_id}/skills/` | read | a user |
+//!
+//! It lists, probes and reads them, and nothing else of the bucket.
+//!
+//! # The smallest example
+//!
+//! On an embedded store, which speaks the real S3 protocol inside the process:
+//!
+//! ```
+//! # #[cfg(feature = "embedded")]
+//! # async fn example() -> skillfs::Result<()> {
+//! use skillfs::embedded::Embedded;
+//! use skillfs::{Session, Settings, SkillFs, ThreadId, UserId};
+//!
+//! // Once a process. On S3: `SkillFs::connect(&Settings::new("my-bucket")).await?`.
+//! let store = Embedded::in_memory()?;
+//! let fs = SkillFs::embedded(&store, &Settings::new("my-bucket")).await?;
+//! store.put("my-bucket", "ana/skills/deeds/sale/SKILL.md", "---\nname: sale\n---\nSteps…\n").await?;
+//! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;
+//!
+//! // Once a request: no I/O, some microseconds.
+//! let backend = fs.session(&Session {
+//!     user: Some(UserId::parse("ana")?),
+//!     thread: Some(ThreadId::parse("t-42")?),
+//!     ..Session::default()
+//! });
+//!
+//! let skills = backend.ls("/skills/deeds").await?;
+//! assert_eq!(skills.entries[0].path.as_str(), "/skills/deeds/sale");
+//! assert!(backend.exists("/skills/deeds/sale/SKILL.md").await?);
+//! // `.md` may be left out, and a relative path starts at `/workspace`.
+//! assert_eq!(backend.read("notes").await?.content, "# Notes\n");
+//!
+//! // What belongs to others cannot even be said.
+//! let refused = backend.read("/skills/../../bruno/skills/x").await.unwrap_err();
+//! assert_eq!(refused.kind(), skillfs::ErrorKind::InvalidPath);
+//! # Ok(())
+//! # }
+//! # #[cfg(feature = "embedded")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+//! ```
+//!
+//! # Concepts
+//!
+//! - [`SkillFs`] is one bucket: the client, its connections, its limits. A process shares one.
+//! - [`S3Backend`] is one session on it. It is made from a [`Session`]: a user, a thread, a ticket.
+//! - [`VirtualPath`] is what a session can name. Operations take text and parse it, or take a path
+//!   that is parsed already.
+//! - [`ObjectKey`] is what S3 can name. Only a session's mounts make one, from a parsed path; a key
+//!   that was listed comes back as a path or as nothing.
+//! - [`Error`] has a stable [`kind`](Error::kind) to branch on, a message that names the path, and a
+//!   hint that says what to do next. Language models read them too.
+//!
+//! Every operation states its cost in requests, and [`SkillFs::requests`] counts what was sent.
+//!
+//! # Limits
+//!
+//! Text is read whole up to [`Settings::max_read_bytes`]; of larger files
+//! [`S3Backend::read_window`] reads lines and [`S3Backend::read_bytes`] ranges. Names have up to 255
+//! bytes, keys up to 1,024.
+//!
+//! # Features
+//!
+//! - `cli` (default): the `skillfs` program; includes `embedded`.
+//! - `embedded`: the store in this process, in [`embedded`](crate::embedded).
+//! - `sso`: credentials of `aws sso login`.
+//!
+//! A library user writes `default-features = false`, and compiles neither a command line nor a server.
+
+#![cfg_attr(not(feature = "embedded"), allow(rustdoc::broken_intra_doc_links))]
+
 mod error;
-mod path;
+
 mod id;
+mod path;
+
 mod mount;
-mod text;
+
 mod entry;
+mod text;
+
 mod config;
+
 #[cfg(feature = "embedded")]
 pub mod embedded;
+
 mod store;
+
 mod backend;
+
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
-pub use backend::{Depth, FileBytes, S3Backend, SkillFs, TextFile, Window};
-pub use config::{Settings, StaticCredentials, Timeouts, env};
-pub use entry::{Entry, EntryKind, Listing, Page, Tree};
-pub use error::{Error, ErrorKind, Result};
-pub use id::{ThreadId, TicketId, UserId};
-pub use mount::{Access, Mount, ObjectKey, Session};
-pub use path::{IntoPath, VirtualPath};
-pub use store::RequestCounts;
+
+pub use crate::backend::{Depth, FileBytes, S3Backend, SkillFs, TextFile, Window};
+pub use crate::config::{Settings, StaticCredentials, Timeouts, env};
+pub use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
+pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::id::{ThreadId, TicketId, UserId};
+pub use crate::mount::{Access, Mount, ObjectKey, Session};
+pub use crate::path::{IntoPath, VirtualPath};
+pub use crate::store::RequestCounts;

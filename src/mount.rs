@@ -9,7 +9,7 @@ use crate::id::{ThreadId, TicketId, UserId};
 use crate::path::VirtualPath;
 
 /// The longest key S3 takes, in bytes.
-pub const MAX_KEY_BYTES: usize = 1024;
+pub(crate) const MAX_KEY_BYTES: usize = 1024;
 
 /// Who a session is: everything it may see follows from this.
 ///
@@ -112,10 +112,7 @@ pub(crate) enum Location {
     /// A mount itself: a directory that always exists.
     Mount(Directory),
     /// Something inside a mount: a file, a directory, both or nothing.
-    Inside {
-        key: ObjectKey,
-        directory: Directory,
-    },
+    Inside { key: ObjectKey, directory: Directory },
 }
 
 /// A directory's path and the prefix behind it: turns listed keys back into paths.
@@ -185,10 +182,7 @@ impl Mounts {
             .ok_or_else(|| self.no_such_mount(path))?;
         let relative = path.as_str()[mount.path.as_str().len()..].trim_start_matches('/');
         if relative.is_empty() {
-            return Ok(Location::Mount(Directory {
-                path: mount.path.clone(),
-                prefix: mount.prefix.clone(),
-            }));
+            return Ok(Location::Mount(Directory { path: mount.path.clone(), prefix: mount.prefix.clone() }));
         }
         let key = format!("{}{relative}", mount.prefix.as_str());
         if key.len() > MAX_KEY_BYTES {
@@ -200,10 +194,7 @@ impl Mounts {
             .with_hint("use shorter or fewer directory names"));
         }
         Ok(Location::Inside {
-            directory: Directory {
-                path: path.clone(),
-                prefix: KeyPrefix(format!("{key}/")),
-            },
+            directory: Directory { path: path.clone(), prefix: KeyPrefix(format!("{key}/")) },
             key: ObjectKey(key),
         })
     }
@@ -266,7 +257,9 @@ mod tests {
     #[test]
     fn mounts_match_whole_segments_in_their_own_case() {
         let mounts = Mounts::of(&session("u1", "t1", "k1"));
-        for path in ["/skillsfoo", "/Skills", "/skill", "/workspace2/x", "/u1/skills/x", "/threads/t1/x", "/etc"] {
+        for path in
+            ["/skillsfoo", "/Skills", "/skill", "/workspace2/x", "/u1/skills/x", "/threads/t1/x", "/etc"]
+        {
             assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
         }
     }
@@ -282,13 +275,21 @@ mod tests {
     #[test]
     fn a_neighbours_key_is_no_path() {
         let mounts = Mounts::of(&session("u1", "1", "k"));
-        let Location::Mount(directory) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()).unwrap() else {
+        let Location::Mount(directory) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()).unwrap()
+        else {
             panic!("a mount");
         };
         assert_eq!(directory.path_of("threads/10/x"), None);
         assert_eq!(directory.path_of("threads/1"), None);
         assert_eq!(directory.path_of("threads/1/x").unwrap().as_str(), "/workspace/x");
-        for hidden in ["threads/1//x", "threads/1/a/./b", "threads/1/..", "threads/1/a\u{1}", "threads/1/", "threads/1/a\\b"] {
+        for hidden in [
+            "threads/1//x",
+            "threads/1/a/./b",
+            "threads/1/..",
+            "threads/1/a\u{1}",
+            "threads/1/",
+            "threads/1/a\\b",
+        ] {
             assert_eq!(directory.path_of(hidden), None, "{hidden}");
         }
     }
@@ -340,18 +341,16 @@ mod tests {
         #[test]
         fn no_string_yields_a_key_outside_the_session(text in hostile_path()) {
             let mounts = Mounts::of(&session("u1", "t1", "k1"));
-            if let Ok(key) = key(&mounts, &text) {
-                if !key.is_empty() {
-                    let inside = ["u1/skills/", "threads/t1/", "tickets/k1/"].iter().find_map(|p| key.strip_prefix(p));
-                    prop_assert!(inside.is_some(), "{text:?} -> {key:?}");
-                    for segment in inside.unwrap_or_default().split('/') {
-                        prop_assert!(segment != "." && segment != "..");
-                        let decoded = percent_encoding::percent_decode_str(segment).decode_utf8_lossy();
-                        prop_assert!(decoded != "." && decoded != "..");
-                    }
-                    prop_assert!(key.len() <= MAX_KEY_BYTES);
-                    prop_assert!(!key.chars().any(|c| c.is_control() || c == '\\'));
+            if let Ok(key) = key(&mounts, &text) && !key.is_empty() {
+                let inside = ["u1/skills/", "threads/t1/", "tickets/k1/"].iter().find_map(|p| key.strip_prefix(p));
+                prop_assert!(inside.is_some(), "{text:?} -> {key:?}");
+                for segment in inside.unwrap_or_default().split('/') {
+                    prop_assert!(segment != "." && segment != "..");
+                    let decoded = percent_encoding::percent_decode_str(segment).decode_utf8_lossy();
+                    prop_assert!(decoded != "." && decoded != "..");
                 }
+                prop_assert!(key.len() <= MAX_KEY_BYTES);
+                prop_assert!(!key.chars().any(|c| c.is_control() || c == '\\'));
             }
         }
 

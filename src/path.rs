@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The longest name between two slashes, in bytes.
-pub const MAX_SEGMENT_BYTES: usize = 255;
+pub(crate) const MAX_SEGMENT_BYTES: usize = 255;
 
 /// Where a relative path starts.
 const WORKING_DIRECTORY: &str = "workspace";
@@ -164,21 +164,15 @@ impl BadSegment {
                 format!("it holds the control character U+{:04X}", u32::from(c)),
                 "remove control characters, such as line breaks and NUL, from the path",
             ),
-            Self::Backslash => (
-                "it holds a backslash".to_owned(),
-                "separate directories with `/`",
-            ),
+            Self::Backslash => ("it holds a backslash".to_owned(), "separate directories with `/`"),
             Self::TooLong(bytes) => (
                 format!("a name has {bytes} bytes; at most {MAX_SEGMENT_BYTES} are allowed"),
                 "use shorter names",
             ),
         };
-        Error::new(
-            ErrorKind::InvalidPath,
-            format!("invalid path `{}`: {why}", shorten(text)),
-        )
-        .at(text)
-        .with_hint(hint)
+        Error::new(ErrorKind::InvalidPath, format!("invalid path `{}`: {why}", shorten(text)))
+            .at(text)
+            .with_hint(hint)
     }
 }
 
@@ -319,8 +313,27 @@ mod tests {
     #[test]
     fn plain_names_stay_plain() {
         for name in [
-            "v1..v2.md", "100%.md", "%41", "%2", "%", "...", "..a", ".hidden", "a b", "a+b", "é", "🦀",
-            "%2e%2e%2e", "%2f", "~", "*", "a:b", "%25", "..%", "2e2e", "\u{2028}",
+            "v1..v2.md",
+            "100%.md",
+            "%41",
+            "%2",
+            "%",
+            "...",
+            "..a",
+            ".hidden",
+            "a b",
+            "a+b",
+            "é",
+            "🦀",
+            "%2e%2e%2e",
+            "%2f",
+            "~",
+            "*",
+            "a:b",
+            "%25",
+            "..%",
+            "2e2e",
+            "\u{2028}",
         ] {
             ok(&format!("/workspace/{name}"), &format!("/workspace/{name}"));
         }
@@ -329,7 +342,17 @@ mod tests {
     #[test]
     fn dots_never_climb() {
         for segment in [
-            "..", "%2e%2e", "%2E%2e", ".%2e", "%2e.", "%2e", "%252E.", "%252e%252E", "%25252e.", ".%25%32%65", "%%32e.",
+            "..",
+            "%2e%2e",
+            "%2E%2e",
+            ".%2e",
+            "%2e.",
+            "%2e",
+            "%252E.",
+            "%252e%252E",
+            "%25252e.",
+            ".%25%32%65",
+            "%%32e.",
         ] {
             bad(&format!("/workspace/{segment}/x"));
         }

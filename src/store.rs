@@ -17,8 +17,8 @@ use percent_encoding::percent_decode_str;
 use tracing::instrument;
 
 pub(crate) use self::body::Body;
-pub use self::count::RequestCounts;
 use self::count::Counters;
+pub use self::count::RequestCounts;
 use self::failure::Failure;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
@@ -28,6 +28,8 @@ use crate::mount::{KeyPrefix, ObjectKey};
 pub(crate) struct Store {
     client: Client,
     bucket: String,
+    /// Where the server is, for messages; `None` is AWS.
+    endpoint: Option<String>,
     counters: Counters,
     /// The longest silence inside a body.
     body_silence: Duration,
@@ -75,7 +77,7 @@ impl Listed {
 #[derive(Debug)]
 pub(crate) enum Fetched {
     /// The object is there; its bytes follow.
-    Found { meta: Meta, body: Body },
+    Found { meta: Meta, body: Box<Body> },
     /// The object is there, and the range starts at or behind its end.
     BehindTheEnd,
     /// No such key.
@@ -106,13 +108,15 @@ impl Store {
     }
 
     fn fail(&self, failure: impl Into<Failure>) -> Error {
-        failure.into().into_error(&self.bucket)
+        failure.into().into_error(&self.bucket, self.endpoint.as_deref())
     }
 
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
-        match self.client.head_object().bucket(&self.bucket).key(key.as_str()).send().await {
+        let request = self.client.head_object().bucket(&self.bucket).key(key.as_str());
+        // Boxed, like the others: the SDK's futures take 16 KB, and every caller would carry them.
+        match Box::pin(request.send()).await {
             Ok(head) => Ok(Some(Meta {
                 size: size(head.content_length),
                 modified: head.last_modified.and_then(|t| t.try_into().ok()),
@@ -134,7 +138,7 @@ impl Store {
         max_keys: Option<i32>,
         token: Option<String>,
     ) -> Result<ListPage> {
-        let page = self
+        let request = self
             .client
             .list_objects_v2()
             .bucket(&self.bucket)
@@ -143,10 +147,8 @@ impl Store {
             // One control character in one key would break the XML of the whole page.
             .encoding_type(EncodingType::Url)
             .set_max_keys(max_keys)
-            .set_continuation_token(token)
-            .send()
-            .await
-            .map_err(|error| self.fail(error))?;
+            .set_continuation_token(token);
+        let page = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::with_capacity(size(page.key_count.map(i64::from)) as usize);
@@ -179,11 +181,16 @@ impl Store {
 
     /// One GetObject; the body may send more, to go on where a connection broke.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str(), ?range))]
-    pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, if_match: Option<&str>) -> Result<Fetched> {
+    pub(crate) async fn get(
+        &self,
+        key: &ObjectKey,
+        range: ByteRange,
+        if_match: Option<&str>,
+    ) -> Result<Fetched> {
         match self.send_get(key, range, if_match).await {
             Ok(response) => {
-                let (meta, body) = self.received(key, range, response)?;
-                Ok(Fetched::Found { meta, body })
+                let (meta, body) = Self::received(key, range, response)?;
+                Ok(Fetched::Found { meta, body: Box::new(body) })
             }
             Err(failure) if failure.is_missing_key() => Ok(Fetched::Missing),
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
@@ -197,18 +204,17 @@ impl Store {
         range: ByteRange,
         if_match: Option<&str>,
     ) -> Result<GetObjectOutput, Failure> {
-        self.client
+        let request = self
+            .client
             .get_object()
             .bucket(&self.bucket)
             .key(key.as_str())
             .set_range(range.header())
-            .set_if_match(if_match.map(etag_header))
-            .send()
-            .await
-            .map_err(Failure::from)
+            .set_if_match(if_match.map(etag_header));
+        Box::pin(request.send()).await.map_err(Failure::from)
     }
 
-    fn received(&self, key: &ObjectKey, range: ByteRange, response: GetObjectOutput) -> Result<(Meta, Body)> {
+    fn received(key: &ObjectKey, range: ByteRange, response: GetObjectOutput) -> Result<(Meta, Body)> {
         let length = size(response.content_length);
         let (start, total) = match response.content_range.as_deref() {
             Some(header) => parse_content_range(header, length)
@@ -240,7 +246,8 @@ fn decode_listed(key: &str) -> Result<String> {
 fn parse_content_range(header: &str, length: u64) -> Option<(u64, u64)> {
     let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
-    let (start, last, total): (u64, u64, u64) = (start.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
+    let (start, last, total): (u64, u64, u64) =
+        (start.parse().ok()?, last.parse().ok()?, total.parse().ok()?);
     (last.checked_sub(start)?.checked_add(1)? == length && last < total).then_some((start, total))
 }
 

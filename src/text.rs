@@ -95,9 +95,7 @@ fn is_utf8(bytes: &[u8], whole: bool) -> bool {
 
 /// Control characters that no text has; a form feed and an escape sequence may stand in text.
 fn has_binary_control(bytes: &[u8]) -> bool {
-    bytes[..bytes.len().min(HEAD_BYTES)]
-        .iter()
-        .any(|b| matches!(b, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f))
+    bytes[..bytes.len().min(HEAD_BYTES)].iter().any(|b| matches!(b, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f))
 }
 
 fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
@@ -179,6 +177,19 @@ impl LineWindow {
         }
     }
 
+    /// The window of text that is here already; the whole of it is not copied.
+    pub(crate) fn of(text: String, offset: u64, limit: Option<u64>) -> Self {
+        let mut window = Self::new(offset, limit);
+        if offset == 0 && limit.is_none() {
+            window.line = text.bytes().filter(|b| *b == b'\n').count() as u64;
+            window.begun = !text.is_empty() && !text.ends_with('\n');
+            window.text = text;
+        } else {
+            window.push(&text);
+        }
+        window
+    }
+
     pub(crate) fn push(&mut self, piece: &str) {
         for part in piece.split_inclusive('\n') {
             if (self.offset..self.end).contains(&self.line) {
@@ -249,7 +260,9 @@ mod tests {
 
     #[test]
     fn magic_bytes_do_not_make_text_binary() {
-        for start in ["BM", "MZ", "ID3", "GIF", "PK", "OggS", "RIFF", "%!PS", "{\\rtf1", "#!/bin/sh\n", "<?xml"] {
+        for start in
+            ["BM", "MZ", "ID3", "GIF", "PK", "OggS", "RIFF", "%!PS", "{\\rtf1", "#!/bin/sh\n", "<?xml"]
+        {
             let note = format!("{start} is how this note begins\n");
             text(note.as_bytes(), &note, "UTF-8");
         }
@@ -299,7 +312,11 @@ mod tests {
             text(&latin1(sample), sample, "windows-1252");
         }
         // The euro sign and the curly quotes are Windows-1252 alone.
-        text(b"Precio: 350.000 \x80 \x93al contado\x94\n", "Precio: 350.000 € “al contado”\n", "windows-1252");
+        text(
+            b"Precio: 350.000 \x80 \x93al contado\x94\n",
+            "Precio: 350.000 € “al contado”\n",
+            "windows-1252",
+        );
     }
 
     #[test]
@@ -314,6 +331,9 @@ mod tests {
         for piece in pieces {
             window.push(piece);
         }
+        let at_once = LineWindow::of(pieces.concat(), offset, limit);
+        assert_eq!((at_once.lines(), at_once.lines_seen()), (window.lines(), window.lines_seen()));
+        assert_eq!(at_once.text, window.text);
         (window.text.clone(), window.lines(), window.lines_seen())
     }
 

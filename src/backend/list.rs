@@ -190,9 +190,11 @@ impl Walk {
         let path = directory.path();
         let Some(key) = &self.own_key else { return Ok(()) };
         match self.backend.store().head(key).await.map_err(|e| e.during("list", path))? {
-            Some(_) => Err(Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
-                .at(path)
-                .with_hint(format!("read it: `{path}`"))),
+            Some(_) => {
+                Err(Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
+                    .at(path)
+                    .with_hint(format!("see its content: `read {path}`")))
+            }
             None => Err(S3Backend::not_found(path)),
         }
     }

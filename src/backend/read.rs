@@ -47,7 +47,7 @@ pub struct TextFile {
     /// The size of the whole file, in bytes.
     pub size: u64,
     /// When it was written last.
-    #[serde(skip)]
+    #[serde(serialize_with = "crate::entry::rfc3339")]
     pub modified: Option<SystemTime>,
     /// An opaque token that changes when the content does.
     pub etag: Option<String>,
@@ -75,7 +75,7 @@ struct Opened {
     key: ObjectKey,
     meta: Meta,
     /// `None` when there is nothing to read: the range starts at the end.
-    body: Option<Body>,
+    body: Option<Box<Body>>,
 }
 
 impl S3Backend {
@@ -165,10 +165,11 @@ impl S3Backend {
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
         }
         let binary = |Binary(mime)| binary_file(&path, mime, meta.size);
-        let mut lines = LineWindow::new(window.unwrap_or_default().offset, window.and_then(|w| w.limit));
+        let all = window.is_none();
+        let window = window.unwrap_or_default();
         if meta.size <= bytes.len() as u64 {
             let text = text::decode(bytes).map_err(binary)?;
-            return Ok(whole(path, meta, window, lines, text));
+            return Ok(whole(path, meta, window, text));
         }
         // Refuse a large binary before the rest of it is asked for.
         let encoding = text::sniff(&bytes).map_err(binary)?;
@@ -177,24 +178,29 @@ impl S3Backend {
             let mut rest = self.rest(&path, &key, &meta, bytes.len() as u64).await?;
             rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
             let text = text::decode(bytes).map_err(binary)?;
-            return Ok(whole(path, meta, window, lines, text));
+            return Ok(whole(path, meta, window, text));
         }
-        if window.is_none() {
-            self.check_size(&path, meta.size, "bytes of text", "read a window of lines, with an offset and a limit")?;
+        if all {
+            self.check_size(
+                &path,
+                meta.size,
+                "bytes of text",
+                "read a window of lines, with an offset and a limit",
+            )?;
         }
         let mut decoder = StreamDecoder::new(encoding);
-        let ended = loop {
+        loop {
+            let mut lines = LineWindow::new(window.offset, window.limit);
             match self.scan(&path, &key, &meta, &bytes, &mut decoder, &mut lines).await? {
-                Scan::Done { ended } => break ended,
-                Scan::Binary(mime) => return Err(binary(mime)),
-                Scan::Legacy(encoding) => {
-                    decoder = StreamDecoder::new(encoding);
-                    lines = LineWindow::new(window.unwrap_or_default().offset, window.and_then(|w| w.limit));
+                Scan::Done { ended } => {
+                    let total = ended.then(|| lines.lines_seen());
+                    return Ok(text_file(path, meta, window, lines, total, decoder.encoding()));
                 }
+                Scan::Binary(mime) => return Err(binary(mime)),
+                // Happens once: only UTF-8 can turn out to be something else.
+                Scan::Legacy(encoding) => decoder = StreamDecoder::new(encoding),
             }
-        };
-        let total = ended.then(|| lines.lines_seen());
-        Ok(text_file(path, meta, window, lines, total, decoder.encoding()))
+        }
     }
 
     /// Reads a file that is too large to keep, up to the end of the window.
@@ -208,7 +214,7 @@ impl S3Backend {
         lines: &mut LineWindow,
     ) -> Result<Scan> {
         let mut piece = Bytes::copy_from_slice(head);
-        let mut rest: Option<Body> = None;
+        let mut rest: Option<Box<Body>> = None;
         let mut left = meta.size - head.len() as u64;
         loop {
             match decoder.decode(&piece, left == 0) {
@@ -217,7 +223,12 @@ impl S3Backend {
                 Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
             }
             let held = lines.text_bytes() as u64;
-            self.check_size(path, held, "bytes are in this window already", "ask for fewer lines, or read bytes")?;
+            self.check_size(
+                path,
+                held,
+                "bytes are in this window already",
+                "ask for fewer lines, or read bytes",
+            )?;
             if left == 0 || lines.is_past_the_window() {
                 return Ok(Scan::Done { ended: left == 0 });
             }
@@ -227,14 +238,18 @@ impl S3Backend {
             };
             piece = match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
                 Some(piece) => piece,
-                None => return Err(Error::new(ErrorKind::Corrupt, format!("`{path}` ended before its size")).at(path)),
+                None => {
+                    return Err(
+                        Error::new(ErrorKind::Corrupt, format!("`{path}` ended before its size")).at(path)
+                    );
+                }
             };
             left -= piece.len() as u64;
         }
     }
 
     /// What lies behind the head, of the same version of the object.
-    async fn rest(&self, path: &VirtualPath, key: &ObjectKey, meta: &Meta, start: u64) -> Result<Body> {
+    async fn rest(&self, path: &VirtualPath, key: &ObjectKey, meta: &Meta, start: u64) -> Result<Box<Body>> {
         let changed = || {
             Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
                 .at(path)
@@ -262,7 +277,11 @@ impl S3Backend {
         {
             return Ok(opened);
         }
-        if self.is_directory(&directory).await? { Err(is_directory(path)) } else { Err(Self::not_found(path)) }
+        if self.is_directory(&directory).await? {
+            Err(is_directory(path))
+        } else {
+            Err(Self::not_found(path))
+        }
     }
 
     async fn try_open(&self, path: &VirtualPath, key: ObjectKey, range: ByteRange) -> Result<Option<Opened>> {
@@ -309,8 +328,8 @@ enum Scan {
     Legacy(&'static encoding_rs::Encoding),
 }
 
-fn whole(path: VirtualPath, meta: Meta, window: Option<Window>, mut lines: LineWindow, text: text::Text) -> TextFile {
-    lines.push(&text.content);
+fn whole(path: VirtualPath, meta: Meta, window: Window, text: text::Text) -> TextFile {
+    let lines = LineWindow::of(text.content, window.offset, window.limit);
     let total = Some(lines.lines_seen());
     text_file(path, meta, window, lines, total, text.encoding)
 }
@@ -318,19 +337,18 @@ fn whole(path: VirtualPath, meta: Meta, window: Option<Window>, mut lines: LineW
 fn text_file(
     path: VirtualPath,
     meta: Meta,
-    window: Option<Window>,
+    window: Window,
     lines: LineWindow,
     total_lines: Option<u64>,
     encoding: &'static str,
 ) -> TextFile {
-    let offset = window.unwrap_or_default().offset;
     let count = lines.lines();
-    let reached = offset.saturating_add(count);
+    let reached = window.offset.saturating_add(count);
     let more = total_lines.is_none_or(|total| reached < total);
     TextFile {
         path,
         content: lines.into_text(),
-        offset,
+        offset: window.offset,
         lines: count,
         total_lines,
         next_offset: more.then_some(reached),
@@ -344,7 +362,7 @@ fn text_file(
 fn is_directory(path: &VirtualPath) -> Error {
     Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
         .at(path)
-        .with_hint(format!("list it: `{path}`"))
+        .with_hint(format!("see what is in it: `ls {path}`"))
 }
 
 fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {

@@ -71,7 +71,9 @@ pub(super) struct Global {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// List a directory, one path a line
-    #[command(after_help = "Examples:\n  skillfs ls                      the mounts\n  skillfs ls -l /skills/escrituras\n  skillfs --json ls -R /workspace")]
+    #[command(
+        after_help = "Examples:\n  skillfs ls                      the mounts\n  skillfs ls -l /skills/escrituras\n  skillfs --json ls -R /workspace"
+    )]
     Ls {
         /// What to list; a relative path starts at /workspace
         #[arg(default_value = "/")]
@@ -84,7 +86,9 @@ pub(super) enum Command {
         recursive: bool,
     },
     /// Print a text file, whole or a window of its lines
-    #[command(after_help = "Examples:\n  skillfs read notes              /workspace/notes.md\n  skillfs read -n /ticket/log.txt --offset 100 --limit 50\n\nBinary content is refused with its type and size.")]
+    #[command(
+        after_help = "Examples:\n  skillfs read notes              /workspace/notes.md\n  skillfs read -n /ticket/log.txt --offset 100 --limit 50\n\nBinary content is refused with its type and size."
+    )]
     Read {
         /// What to read; `.md` is added where it is missing
         path: String,
@@ -99,7 +103,9 @@ pub(super) enum Command {
         number: bool,
     },
     /// Print true or false; exit with 0 or 1
-    #[command(after_help = "Example:\n  skillfs exists /skills/escrituras/compraventa/resources/plantilla.pdf && echo there")]
+    #[command(
+        after_help = "Example:\n  skillfs exists /skills/escrituras/compraventa/resources/plantilla.pdf && echo there"
+    )]
     Exists {
         /// A file or a directory
         path: String,
@@ -121,7 +127,9 @@ pub(super) enum Command {
     ///
     /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
     /// stays in DIR, to try the other commands on.
-    #[command(after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills")]
+    #[command(
+        after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
+    )]
     Demo,
 }
 

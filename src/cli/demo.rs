@@ -6,7 +6,7 @@ use std::path::Path;
 use include_dir::{Dir, include_dir};
 
 use super::args::Global;
-use super::output::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, Output, plural, visible};
+use super::output::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, Output, plural, print, visible};
 use crate::backend::{S3Backend, SkillFs, Window};
 use crate::config::Settings;
 use crate::embedded::Embedded;
@@ -28,7 +28,7 @@ const OTHER_THREAD: &str = "t-4";
 
 const TEMPLATE: &str = "/skills/escrituras/compraventa/resources/plantilla.pdf";
 
-pub(super) async fn run(global: &Global, output: &mut Output) -> Result<()> {
+pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     if output.is_json() {
         return Err(Error::new(ErrorKind::InvalidInput, "`demo` is for people and prints no JSON")
             .with_hint("keep its data with `--embedded DIR`, then ask other commands for `--json`"));
@@ -45,7 +45,7 @@ pub(super) async fn run(global: &Global, output: &mut Output) -> Result<()> {
         thread: Some(ThreadId::parse(THREAD)?),
         ticket: Some(TicketId::parse(TICKET_ID)?),
     };
-    let show = Show { output, backend: fs.session(&session), fs };
+    let show = Show { backend: fs.session(&session), fs };
     show.heading("A bucket of many tenants, seen by one agent's session")?;
     show.line(format!(
         "{DIM}{objects} objects in an embedded store, spoken to by aws-sdk-s3; user {USER}, thread {THREAD}, ticket {TICKET_ID}{DIM:#}"
@@ -88,7 +88,8 @@ async fn seed(embedded: &Embedded, bucket: &str) -> Result<usize> {
     gather(&SKILLS, &format!("{USER}/skills/"), &mut objects);
     gather(&WORKSPACE, &format!("threads/{THREAD}/"), &mut objects);
     gather(&TICKET, &format!("tickets/{TICKET_ID}/"), &mut objects);
-    objects.push((format!("{OTHER_USER}/skills/private/SKILL.md"), b"---\nname: private\n---\nBruno's own.\n"));
+    objects
+        .push((format!("{OTHER_USER}/skills/private/SKILL.md"), b"---\nname: private\n---\nBruno's own.\n"));
     objects.push((format!("threads/{OTHER_THREAD}/secret.md"), b"Not for Ana.\n"));
     let count = objects.len();
     embedded.put_all(bucket, objects.into_iter().map(|(key, content)| (key, content.into()))).await?;
@@ -115,15 +116,15 @@ fn cut(line: &str) -> String {
 }
 
 /// Shows what an agent would call and what it would get.
-struct Show<'a> {
-    output: &'a Output,
+struct Show {
     fs: SkillFs,
     backend: S3Backend,
 }
 
-impl Show<'_> {
+impl Show {
+    #[expect(clippy::unused_self, reason = "it reads as part of the show")]
     fn line(&self, text: impl Display) -> Result<()> {
-        self.output.print(&format!("{text}\n"))
+        print(&format!("{text}\n"))
     }
 
     fn heading(&self, text: &str) -> Result<()> {
@@ -186,7 +187,9 @@ impl Show<'_> {
     async fn read(&self, path: &str, lines: u64) -> Result<()> {
         let call = format!("read({path:?})");
         let window = Window { offset: 0, limit: Some(lines) };
-        let Some(file) = self.counted(&call, self.backend.read_window(path, window)).await? else { return Ok(()) };
+        let Some(file) = self.counted(&call, self.backend.read_window(path, window)).await? else {
+            return Ok(());
+        };
         for line in file.content.lines() {
             self.line(format!("    {DIM}│{DIM:#} {}", visible(&cut(line), false)))?;
         }
@@ -211,14 +214,20 @@ impl Show<'_> {
         match kept {
             Some(directory) => {
                 let directory = visible(&directory.display().to_string(), false);
-                let session = format!("skillfs --embedded {directory} --user {USER} --thread {THREAD} --ticket {TICKET_ID}");
+                let session = format!(
+                    "skillfs --embedded {directory} --user {USER} --thread {THREAD} --ticket {TICKET_ID}"
+                );
                 self.line(format!("  {session} tree /skills"))?;
                 self.line(format!("  {session} --json ls -R /workspace"))
             }
             None => {
-                self.line("  skillfs demo --embedded ./demo-data      keep this data, to try the other commands on")?;
+                self.line(
+                    "  skillfs demo --embedded ./demo-data      keep this data, to try the other commands on",
+                )?;
                 self.line("  skillfs --help                           what there is")?;
-                self.line(format!("  {DIM}(from a checkout: `cargo run -- demo --embedded ./demo-data`){DIM:#}"))
+                self.line(format!(
+                    "  {DIM}(from a checkout: `cargo run -- demo --embedded ./demo-data`){DIM:#}"
+                ))
             }
         }
     }

@@ -4,11 +4,12 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use serde_json::json;
+use serde::Serialize;
 
 use crate::backend::TextFile;
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
+use crate::path::VirtualPath;
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -41,9 +42,10 @@ impl Output {
                 text += &to_json(entry)?;
                 text.push('\n');
             }
-            return self.print(&text);
+            return print(&text);
         }
-        let sizes: Vec<String> = entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
+        let sizes: Vec<String> =
+            entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
         let width = sizes.iter().map(String::len).max().unwrap_or(0);
         for (entry, size) in entries.iter().zip(&sizes) {
             if long {
@@ -54,40 +56,41 @@ impl Output {
             text += &self.path(entry);
             text.push('\n');
         }
-        self.print(&text)
+        print(&text)
     }
 
     pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
         if self.json {
-            return self.print(&(to_json(entry)? + "\n"));
+            return print(&(to_json(entry)? + "\n"));
         }
         let mut rows = vec![("path", self.name(entry.path.as_str()))];
         rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
         rows.extend(entry.size.map(|size| ("size", format!("{size} bytes"))));
         rows.extend(entry.modified.map(|time| ("modified", format_time(time))));
         rows.extend(entry.etag.as_ref().map(|etag| ("etag", self.name(etag))));
-        let text: String = rows.iter().map(|(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n")).collect();
-        self.print(&text)
+        let text: String =
+            rows.iter().map(|(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n")).collect();
+        print(&text)
     }
 
-    pub(super) fn exists(&self, path: &str, exists: bool) -> Result<()> {
+    pub(super) fn exists(&self, path: &VirtualPath, exists: bool) -> Result<()> {
         match self.json {
-            true => self.print(&format!("{}\n", json!({ "path": path, "exists": exists }))),
-            false => self.print(&format!("{exists}\n")),
+            true => print(&(to_json(&Exists { path, exists })? + "\n")),
+            false => print(&format!("{exists}\n")),
         }
     }
 
     pub(super) fn text(&self, file: &TextFile, number: bool) -> Result<()> {
         if self.json {
-            return self.print(&(to_json(file)? + "\n"));
+            return print(&(to_json(file)? + "\n"));
         }
         let content = if self.terminal { visible(&file.content, true) } else { file.content.clone() };
         if number {
             let lines = content.split_inclusive('\n').zip(file.offset + 1..);
             let numbered: String = lines.map(|(line, n)| format!("{DIM}{n:>6}{DIM:#}  {line}")).collect();
-            self.print(&numbered)?;
+            print(&numbered)?;
         } else {
-            self.print_raw(content.as_bytes())?;
+            print_raw(content.as_bytes())?;
         }
         if let Some(next) = file.next_offset {
             let of = file.total_lines.map_or("more".to_owned(), |total| total.to_string());
@@ -102,18 +105,23 @@ impl Output {
 
     pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
         if self.json {
-            return self.print(&(to_json(tree)? + "\n"));
+            return print(&(to_json(tree)? + "\n"));
         }
         let mut text = self.path(&tree.entry) + "\n";
         self.branches(&tree.children, "", &mut text);
         let (directories, files) = tree.count();
-        text += &format!("\n{}, {}\n", plural(directories, "directory", "directories"), plural(files, "file", "files"));
-        self.print(&text)
+        text += &format!(
+            "\n{}, {}\n",
+            plural(directories, "directory", "directories"),
+            plural(files, "file", "files")
+        );
+        print(&text)
     }
 
     fn branches(&self, children: &[Tree], indent: &str, text: &mut String) {
         for (i, child) in children.iter().enumerate() {
-            let (branch, below) = if i + 1 == children.len() { ("└── ", "    ") } else { ("├── ", "│   ") };
+            let (branch, below) =
+                if i + 1 == children.len() { ("└── ", "    ") } else { ("├── ", "│   ") };
             let name = self.name(child.entry.name());
             let style = if child.entry.is_directory() { DIRECTORY } else { Style::new() };
             let slash = if child.entry.is_directory() { "/" } else { "" };
@@ -159,36 +167,60 @@ impl Output {
     fn name(&self, name: &str) -> String {
         if self.terminal { visible(name, false) } else { name.to_owned() }
     }
+}
 
-    /// Prints text with styles, which are dropped where there is no terminal.
-    pub(super) fn print(&self, text: &str) -> Result<()> {
-        let mut stdout = anstream::AutoStream::new(io::stdout().lock(), anstream::AutoStream::choice(&io::stdout()));
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
-    }
+/// Prints text with styles, which are dropped where there is no terminal.
+pub(super) fn print(text: &str) -> Result<()> {
+    let choice = anstream::AutoStream::choice(&io::stdout());
+    let mut stdout = anstream::AutoStream::new(io::stdout().lock(), choice);
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
+}
 
-    /// Prints content as it is, escape sequences in it included.
-    fn print_raw(&self, bytes: &[u8]) -> Result<()> {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
-    }
+/// Prints content as it is, escape sequences in it included.
+fn print_raw(bytes: &[u8]) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
+}
+
+/// The keys of JSON are a promise, and so is their order.
+#[derive(Serialize)]
+struct Exists<'a> {
+    path: &'a VirtualPath,
+    exists: bool,
+}
+
+#[derive(Serialize)]
+struct Failure<'a> {
+    error: Described<'a>,
+}
+
+#[derive(Serialize)]
+struct Described<'a> {
+    kind: ErrorKind,
+    message: &'a str,
+    path: Option<&'a str>,
+    hint: Option<&'a str>,
 }
 
 fn not_printed(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}")).with_source(error)
 }
 
-fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value)
-        .map_err(|e| Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e))
+fn to_json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| {
+        Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e)
+    })
 }
 
 fn print_failure(json: bool, kind: ErrorKind, message: &str, path: Option<&str>, hint: Option<&str>) {
     let mut stderr = anstream::stderr();
     // Nothing more can be done when nobody listens.
     let _ = if json {
-        writeln!(stderr, "{}", json!({ "error": { "kind": kind, "message": message, "path": path, "hint": hint } }))
+        let failure = Failure { error: Described { kind, message, path, hint } };
+        writeln!(stderr, "{}", serde_json::to_string(&failure).unwrap_or_default())
     } else {
-        let hint = hint.map_or(String::new(), |hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
+        let hint =
+            hint.map_or(String::new(), |hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
         writeln!(stderr, "{BAD}error{BAD:#}: {}{hint}", visible(message, false))
     };
 }
@@ -230,13 +262,19 @@ pub(super) fn visible(text: &str, lines: bool) -> String {
     for c in text.chars() {
         let acts = match c {
             '\n' | '\t' => !lines,
-            '\u{ad}' | '\u{61c}' | '\u{200b}' | '\u{200c}' | '\u{200e}' | '\u{200f}' => true,
-            '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' => true,
-            '\u{e0000}'..='\u{e007f}' => true,
+            '\u{ad}'
+            | '\u{61c}'
+            | '\u{200b}'..='\u{200c}'
+            | '\u{200e}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}' => true,
             c => c.is_control(),
         };
         if c == '\r' && lines {
-            continue;
+            // The other half of a line end.
         } else if acts {
             out.extend(c.escape_unicode());
         } else {

@@ -75,7 +75,7 @@ macro_rules! storage_errors {
         })+
     };
 }
-storage_errors!(redb::TransactionError, redb::TableError, redb::StorageError, redb::CommitError);
+storage_errors!(redb::TransactionError, redb::TableError, StorageError, redb::CommitError);
 
 /// What is known of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,11 +95,18 @@ impl Record {
 
     fn from_row((owner, size, modified, etag, attributes): Row<'_>) -> Self {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
-        Self { owner, size, modified, etag: etag.to_owned(), attributes: attributes.into_iter().map(owned).collect() }
+        Self {
+            owner,
+            size,
+            modified,
+            etag: etag.to_owned(),
+            attributes: attributes.into_iter().map(owned).collect(),
+        }
     }
 
     fn row(&self) -> Row<'_> {
-        let attributes = self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let attributes =
+            self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         (self.owner, self.size, self.modified, &self.etag, attributes)
     }
 }
@@ -381,7 +388,15 @@ pub(super) struct Upload {
 
 impl Upload {
     pub(super) fn new(db: Arc<Db>) -> Self {
-        Self { db, md5: Md5::new(), size: 0, buffer: BytesMut::new(), owner: None, written: 0, finished: false }
+        Self {
+            db,
+            md5: Md5::new(),
+            size: 0,
+            buffer: BytesMut::new(),
+            owner: None,
+            written: 0,
+            finished: false,
+        }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -538,4 +553,64 @@ fn now() -> u64 {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(db: &Db) -> u64 {
+        use redb::ReadableTableMetadata;
+        db.database.begin_read().unwrap().open_table(CHUNKS).unwrap().len().unwrap()
+    }
+
+    async fn half_an_upload(db: &Arc<Db>) -> Upload {
+        let mut upload = Upload::new(db.clone());
+        upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
+        assert_eq!(chunks(db), 16);
+        upload
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_upload_leaves_nothing_behind() {
+        let db = Arc::new(Db::in_memory().unwrap());
+        drop(half_an_upload(&db).await);
+        while Arc::strong_count(&db) > 1 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(chunks(&db), 0);
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_process_did_not_finish_goes_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("db");
+        let db = Arc::new(Db::open(&file).unwrap());
+        let mut upload = half_an_upload(&db).await;
+        // Another writer's commit makes the chunks durable.
+        db.create_bucket("bucket").unwrap();
+        upload.finished = true;
+        drop((upload, db));
+        let db = Db::open(&file).unwrap();
+        assert_eq!(chunks(&db), 0);
+        assert!(db.check_bucket("bucket").is_ok());
+    }
+
+    #[tokio::test]
+    async fn owners_are_never_used_twice() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("db");
+        for round in 0..3 {
+            let db = Arc::new(Db::open(&file).unwrap());
+            db.create_bucket("bucket").unwrap();
+            db.put_all("bucket", &[(format!("k{round}"), Bytes::from(format!("v{round}")))]).unwrap();
+            db.put_all("bucket", &[("empty".into(), Bytes::new())]).unwrap();
+            for i in 0..=round {
+                let (record, content) = db.snapshot("bucket", &format!("k{i}")).unwrap().unwrap();
+                assert_eq!(content.piece(&(0..record.size)).unwrap(), format!("v{i}"));
+            }
+            db.delete("bucket", "empty").unwrap();
+            assert_eq!(chunks(&db), round + 1);
+        }
+    }
 }

@@ -35,7 +35,10 @@ pub(super) struct Service(pub(super) Arc<Db>);
 
 #[async_trait::async_trait]
 impl S3 for Service {
-    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> S3Result<S3Response<CreateBucketOutput>> {
+    async fn create_bucket(
+        &self,
+        req: S3Request<CreateBucketInput>,
+    ) -> S3Result<S3Response<CreateBucketOutput>> {
         let bucket = req.input.bucket;
         self.0.run(move |db| db.create_bucket(&bucket)).await?;
         Ok(S3Response::new(CreateBucketOutput::default()))
@@ -126,7 +129,8 @@ impl S3 for Service {
         };
         let mut sums = promised(&req.headers);
         let trailer = req.headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let mut hasher = hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
+        let mut hasher =
+            hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
 
         let mut upload = Upload::new(self.0.clone());
         if let Some(mut body) = input.body {
@@ -182,13 +186,19 @@ impl S3 for Service {
         Ok(S3Response::new(output))
     }
 
-    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+    async fn delete_object(
+        &self,
+        req: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let (bucket, key) = (req.input.bucket, req.input.key);
         self.0.run(move |db| db.delete(&bucket, &key)).await?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
-    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+    async fn list_objects_v2(
+        &self,
+        req: S3Request<ListObjectsV2Input>,
+    ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let input = req.input;
         let max = input.max_keys.unwrap_or(MAX_KEYS);
         if max < 0 {
@@ -205,7 +215,10 @@ impl S3 for Service {
             false => text,
         };
         let after = match (&input.continuation_token, &input.start_after) {
-            (Some(token), _) => Some(after_token(token).ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?),
+            (Some(token), _) => Some(
+                after_token(token)
+                    .ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?,
+            ),
             (None, Some(key)) => Some(After::Key(key.clone())),
             (None, None) => None,
         };
@@ -262,7 +275,9 @@ struct Conditions {
 impl Conditions {
     fn check(self, record: &Record) -> S3Result<()> {
         match (&self.if_match, &self.if_unmodified_since) {
-            (Some(condition), _) if !strongly(condition, record) => return Err(s3_error!(PreconditionFailed)),
+            (Some(condition), _) if !strongly(condition, record) => {
+                return Err(s3_error!(PreconditionFailed));
+            }
             (None, Some(since)) if modified(record) > *since => return Err(s3_error!(PreconditionFailed)),
             _ => {}
         }
@@ -335,8 +350,13 @@ fn hasher<'a>(names: impl Iterator<Item = &'a str>) -> ChecksumHasher {
 
 fn computed(hasher: ChecksumHasher) -> Attributes {
     let sums = hasher.finalize();
-    let values =
-        [sums.checksum_crc32, sums.checksum_crc32c, sums.checksum_crc64nvme, sums.checksum_sha1, sums.checksum_sha256];
+    let values = [
+        sums.checksum_crc32,
+        sums.checksum_crc32c,
+        sums.checksum_crc64nvme,
+        sums.checksum_sha1,
+        sums.checksum_sha256,
+    ];
     CHECKSUMS.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
 }
 
@@ -357,7 +377,9 @@ fn attribute(record: &Record, name: &str) -> Option<String> {
 }
 
 fn metadata(record: &Record) -> Option<Metadata> {
-    let own = |(name, value): &(String, String)| Some((name.strip_prefix(USER_METADATA)?.to_owned(), value.clone()));
+    let own = |(name, value): &(String, String)| {
+        Some((name.strip_prefix(USER_METADATA)?.to_owned(), value.clone()))
+    };
     let metadata: Metadata = record.attributes.iter().filter_map(own).collect();
     (!metadata.is_empty()).then_some(metadata)
 }

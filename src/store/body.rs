@@ -97,7 +97,11 @@ impl Body {
         let Some(etag) = self.etag.clone().filter(|_| self.resumed < store.max_attempts) else {
             return Err(broken);
         };
-        tracing::debug!(key = self.key.as_str(), from = self.wanted.start, "resuming a broken body: {broken}");
+        tracing::debug!(
+            key = self.key.as_str(),
+            from = self.wanted.start,
+            "resuming a broken body: {broken}"
+        );
         tokio::time::sleep(PAUSE_BEFORE_RESUMING).await;
         let rest = ByteRange { start: self.wanted.start, end: Some(self.wanted.end) };
         let response = match store.send_get(&self.key, rest, Some(&etag)).await {
@@ -108,7 +112,7 @@ impl Body {
             }
             Err(failure) => return Err(store.fail(failure)),
         };
-        let (meta, body) = store.received(&self.key, rest, response)?;
+        let (meta, body) = Store::received(&self.key, rest, response)?;
         if meta.etag.as_ref() != Some(&etag) {
             return Err(corrupt("the storage ignored `If-Match` and sent another version"));
         }

@@ -87,6 +87,7 @@ impl Store {
         Self {
             client: Client::from_conf(config),
             bucket: settings.bucket.clone(),
+            endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
             max_attempts: settings.max_attempts.max(1),

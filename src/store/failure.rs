@@ -6,7 +6,7 @@ use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
 use crate::config::env;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, shorten};
 
 /// A request that did not succeed.
 #[derive(Debug)]
@@ -32,7 +32,9 @@ where
     fn from(error: SdkError<E, HttpResponse>) -> Self {
         let cause = match &error {
             // A success whose body is no S3 answer, such as the page of a proxy.
-            SdkError::ServiceError(service) if service.raw().status().is_success() && service.err().code().is_none() => {
+            SdkError::ServiceError(service)
+                if service.raw().status().is_success() && service.err().code().is_none() =>
+            {
                 Cause::Garbled
             }
             SdkError::ServiceError(service) => Cause::Answer {
@@ -76,23 +78,25 @@ impl Failure {
         matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code != "NoSuchBucket")
     }
 
-    pub(super) fn into_error(self, bucket: &str) -> Error {
+    pub(super) fn into_error(self, bucket: &str, endpoint: Option<&str>) -> Error {
+        let place = endpoint.map_or("S3".to_owned(), |url| format!("the storage at `{}`", shorten(url)));
         let error = match &self.cause {
             Cause::Answer { status, code, message, bucket_region } => {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
             }
-            Cause::Timeout => Error::new(ErrorKind::Timeout, "the storage did not answer in time")
+            Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
                 .with_hint("try again; if it stays, check the network and the endpoint"),
             Cause::Unreachable => Error::new(
                 ErrorKind::Unavailable,
-                format!("cannot reach the storage: {}", innermost(&*self.source)),
+                format!("cannot reach {place}: {}", innermost(&*self.source)),
             )
             .with_hint(format!(
                 "check that the server runs, and the address in `--endpoint-url`, {} or the AWS variables",
                 env::ENDPOINT_URL
             )),
-            Cause::NoCredentials => Error::new(ErrorKind::Denied, "no AWS credentials were found")
-                .with_hint("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role"),
+            Cause::NoCredentials => Error::new(ErrorKind::Denied, "no AWS credentials were found").with_hint(
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role",
+            ),
             Cause::Garbled => Error::new(
                 ErrorKind::Unavailable,
                 format!("the storage's answer cannot be understood: {}", innermost(&*self.source)),
@@ -113,7 +117,7 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
     let said = match (code, message) {
         ("", _) => format!("{status}"),
         (code, "") => format!("{status} {code}"),
-        (code, message) => format!("{status} {code}: {}", crate::error::shorten(message)),
+        (code, message) => format!("{status} {code}: {}", shorten(message)),
     };
     let error = |kind, text: String, hint: &str| Error::new(kind, text).with_hint(hint);
     match (status, code) {
@@ -145,7 +149,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
         ),
         (
             _,
-            "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "InvalidClientTokenId"
+            "InvalidAccessKeyId"
+            | "SignatureDoesNotMatch"
+            | "ExpiredToken"
+            | "InvalidToken"
+            | "InvalidClientTokenId"
             | "NotSignedUp",
         ) => error(
             ErrorKind::Denied,
@@ -157,19 +165,25 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             format!("the storage denied access to the bucket `{bucket}` ({said})"),
             "the credentials need s3:GetObject and s3:ListBucket on this prefix",
         ),
-        (404, _) => error(ErrorKind::NotFound, format!("the storage has no such object ({said})"), "list the directory"),
+        (404, _) => error(
+            ErrorKind::NotFound,
+            format!("the storage has no such object ({said})"),
+            "list the directory",
+        ),
         (409 | 412, _) => error(
             ErrorKind::Conflict,
             format!("it was changed meanwhile ({said})"),
             "read it again, then retry",
         ),
-        (429, _) | (_, "SlowDown" | "TooManyRequests" | "RequestLimitExceeded" | "Throttling" | "ThrottlingException") => {
-            error(
-                ErrorKind::Throttled,
-                format!("the storage asks for fewer requests ({said})"),
-                "wait a few seconds, then retry",
-            )
-        }
+        (429, _)
+        | (
+            _,
+            "SlowDown" | "TooManyRequests" | "RequestLimitExceeded" | "Throttling" | "ThrottlingException",
+        ) => error(
+            ErrorKind::Throttled,
+            format!("the storage asks for fewer requests ({said})"),
+            "wait a few seconds, then retry",
+        ),
         (408, _) | (_, "RequestTimeout") => {
             error(ErrorKind::Timeout, format!("the storage gave up waiting ({said})"), "try again")
         }
@@ -195,7 +209,7 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
 /// The last cause is the one that says something: `Connection refused`, not `dispatch failure`.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = causes(error).last().map(ToString::to_string);
-    crate::error::shorten(&last.unwrap_or_default())
+    shorten(&last.unwrap_or_default())
 }
 
 fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
@@ -208,7 +222,9 @@ mod tests {
 
     #[test]
     fn every_answer_has_a_kind_and_a_way_out() {
-        use ErrorKind::{Conflict, Denied, Internal, InvalidInput, NotFound, Throttled, Timeout, Unavailable};
+        use ErrorKind::{
+            Conflict, Denied, Internal, InvalidInput, NotFound, Throttled, Timeout, Unavailable,
+        };
         for (status, code, kind) in [
             (404, "NoSuchBucket", Unavailable),
             (404, "NoSuchKey", NotFound),
@@ -242,6 +258,9 @@ mod tests {
             assert_eq!(error.kind(), kind, "{status} {code}");
             assert!(error.hint().is_some() && !error.message().is_empty());
         }
-        assert_eq!(answer(301, "", "", Some("eu-south-2"), "b").hint().unwrap(), "set `--region eu-south-2` or AWS_REGION=eu-south-2");
+        assert_eq!(
+            answer(301, "", "", Some("eu-south-2"), "b").hint().unwrap(),
+            "set `--region eu-south-2` or AWS_REGION=eu-south-2"
+        );
     }
 }

@@ -1,1 +1,114 @@
+//! The rooms of ARCHITECTURE.md, and who may know whom.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// From the ground up: a room may use those before it, and itself.
+const LAYERS: [&str; 11] =
+    ["error", "path", "id", "mount", "text", "entry", "config", "embedded", "store", "backend", "cli"];
+
+/// What only one room may name.
+const SECRETS: [(&str, &[&str]); 5] = [
+    ("aws_sdk_s3", &["store"]),
+    ("aws_config", &["store"]),
+    ("redb", &["embedded"]),
+    ("clap", &["cli"]),
+    ("ObjectKey(", &["mount"]),
+];
+
+fn sources() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+                // What tests do is their own affair.
+                let text = std::fs::read_to_string(&path).unwrap();
+                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
+                files.push((name, code));
+            }
+        }
+    }
+    assert!(files.len() > 15);
+    files
+}
+
+/// `store/body.rs` is in `store`.
+fn room(file: &str) -> &str {
+    file.split('/').next().unwrap().trim_end_matches(".rs")
+}
+
+/// Rooms that a file names as `crate::room`, comments left out.
+fn uses(code: &str) -> BTreeSet<String> {
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = lines.collect::<Vec<_>>().join("\n");
+    let names = code
+        .split("crate::")
+        .skip(1)
+        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>());
+    names.filter(|name| LAYERS.contains(&name.as_str())).collect()
+}
+
+fn violations(files: &[(String, String)]) -> Vec<String> {
+    let level = |room: &str| LAYERS.iter().position(|layer| *layer == room);
+    let mut found = Vec::new();
+    for (file, code) in files {
+        if matches!(file.as_str(), "lib.rs" | "main.rs") {
+            continue;
+        }
+        let Some(own) = level(room(file)) else {
+            found.push(format!("{file}: no such room in LAYERS"));
+            continue;
+        };
+        for other in uses(code) {
+            if level(&other) > Some(own) {
+                found.push(format!("{file}: uses `{other}`, which lies above `{}`", LAYERS[own]));
+            }
+        }
+        for (secret, rooms) in SECRETS {
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            if !rooms.contains(&room(file)) && lines.into_iter().any(|line| line.contains(secret)) {
+                found.push(format!("{file}: names `{secret}`, which belongs to {rooms:?}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_room_uses_one_above_it() {
+    assert_eq!(violations(&sources()), Vec::<String>::new());
+}
+
+#[test]
+fn a_use_of_a_higher_room_would_be_found() {
+    let file = |name: &str, code: &str| vec![(name.to_owned(), code.to_owned())];
+    assert_eq!(violations(&file("path.rs", "use crate::store::Store;")).len(), 1);
+    assert_eq!(violations(&file("store/body.rs", "fn f() { crate::backend::x() }")).len(), 1);
+    assert_eq!(violations(&file("backend/list.rs", "use aws_sdk_s3::Client;")).len(), 1);
+    assert_eq!(violations(&file("backend.rs", "let key = ObjectKey(text);")).len(), 1);
+    assert_eq!(violations(&file("novel.rs", "")).len(), 1);
+    assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::cli")).len() <= 1);
+    assert!(violations(&file("cli/demo.rs", "use crate::backend::SkillFs;")).is_empty());
+}
+
+#[test]
+fn every_room_has_its_rule_in_the_book() {
+    let book =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
+    for layer in LAYERS {
+        assert!(book.contains(&format!("| `{layer}` |")), "ARCHITECTURE.md has no row for `{layer}`");
+    }
+    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[[bin]]").next().unwrap();
+    for line in dependencies.lines() {
+        if let Some((name, _)) = line.split_once(" = ") {
+            assert!(book.contains(&format!("`{name}`")), "ARCHITECTURE.md says nothing on `{name}`");
+        }
+    }
+}

@@ -1,1 +1,292 @@
+//! What people see: stdout, stderr and the exit code of the program.
 
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
+
+use tempfile::TempDir;
+
+/// Sample data that `skillfs demo --embedded` left, made once.
+static DATA: LazyLock<TempDir> = LazyLock::new(|| {
+    let directory = tempfile::tempdir().unwrap();
+    let done = skillfs(&["demo", "--embedded", directory.path().to_str().unwrap()]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    directory
+});
+
+/// The program, with nothing of the caller's environment that could lead it elsewhere.
+fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_skillfs"));
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("AWS_") || name_text.starts_with("SKILLFS_") {
+            command.env_remove(&name);
+        }
+    }
+    command.env("AWS_EC2_METADATA_DISABLED", "true").env("AWS_CONFIG_FILE", "/dev/null");
+    command.env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null").stdin(Stdio::null());
+    command
+}
+
+fn skillfs(args: &[&str]) -> Output {
+    program().args(args).output().unwrap()
+}
+
+/// A session of Ana on the sample data.
+fn ana(args: &[&str]) -> Output {
+    let data = DATA.path().to_str().unwrap();
+    let session = ["--embedded", data, "--user", "ana", "--thread", "t-42", "--ticket", "k-7"];
+    skillfs(&[&session, args].concat())
+}
+
+/// All that is seen, with what changes from run to run taken out.
+fn shown(output: &Output) -> String {
+    let data = DATA.path().to_str().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout).replace(data, "DATA");
+    let stderr = String::from_utf8_lossy(&output.stderr).replace(data, "DATA");
+    format!("exit: {}\n--- stdout\n{stdout}--- stderr\n{stderr}", output.status.code().unwrap())
+}
+
+macro_rules! snapshot {
+    ($name:literal, $output:expr) => {
+        insta::with_settings!({
+            filters => vec![(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME")],
+            omit_expression => true,
+            prepend_module_to_snapshot => false,
+        }, {
+            insta::assert_snapshot!($name, shown(&$output));
+        });
+    };
+}
+
+#[test]
+fn demo_shows_a_session() {
+    snapshot!("demo", skillfs(&["demo"]));
+}
+
+#[test]
+fn demo_keeps_its_data_on_request() {
+    let output = ana(&["ls", "/"]);
+    snapshot!("ls-root", output);
+}
+
+#[test]
+fn ls_prints_one_path_a_line() {
+    snapshot!("ls", ana(&["ls", "/skills/escrituras/compraventa"]));
+}
+
+#[test]
+fn ls_long_aligns() {
+    snapshot!("ls-long", ana(&["ls", "-l", "-R", "/skills/escrituras"]));
+}
+
+#[test]
+fn ls_json_prints_one_entry_a_line() {
+    snapshot!("ls-json", ana(&["--json", "ls", "/skills/escrituras/compraventa"]));
+}
+
+#[test]
+fn ls_of_nothing_is_not_found() {
+    snapshot!("ls-missing", ana(&["ls", "/skills/none"]));
+}
+
+#[test]
+fn ls_of_a_file_is_not_directory() {
+    snapshot!("ls-file", ana(&["ls", "/ticket/requirements.md"]));
+}
+
+#[test]
+fn ls_without_a_session_says_what_to_do() {
+    let output = skillfs(&["--embedded", DATA.path().to_str().unwrap(), "ls"]);
+    snapshot!("ls-no-session", output);
+}
+
+#[test]
+fn tree_draws() {
+    snapshot!("tree", ana(&["tree", "/skills"]));
+}
+
+#[test]
+fn tree_json_nests() {
+    snapshot!("tree-json", ana(&["tree", "--json", "/ticket"]));
+}
+
+#[test]
+fn read_prints_the_text_as_it_is() {
+    let output = ana(&["read", "/skills/escrituras/compraventa/SKILL.md"]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills/escrituras/compraventa/SKILL.md");
+    assert_eq!(output.stdout, std::fs::read(file).unwrap());
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn read_adds_md_and_numbers_lines() {
+    snapshot!("read-window", ana(&["read", "-n", "/ticket/requirements", "--offset", "2", "--limit", "3"]));
+}
+
+#[test]
+fn read_json_has_it_all() {
+    snapshot!("read-json", ana(&["--json", "read", "/ticket/requirements", "--limit", "2"]));
+}
+
+#[test]
+fn read_beyond_the_end_is_empty_and_no_failure() {
+    snapshot!("read-beyond", ana(&["read", "/ticket/requirements.md", "--offset", "100000"]));
+}
+
+#[test]
+fn read_of_a_binary_is_refused() {
+    snapshot!("read-binary", ana(&["read", "/skills/escrituras/compraventa/resources/plantilla.pdf"]));
+}
+
+#[test]
+fn read_of_a_binary_is_refused_in_json() {
+    snapshot!(
+        "read-binary-json",
+        ana(&["--json", "read", "/skills/escrituras/compraventa/resources/plantilla.pdf"])
+    );
+}
+
+#[test]
+fn read_of_an_escape_is_refused() {
+    snapshot!("read-escape", ana(&["read", "/skills/../../bruno/skills/private/SKILL.md"]));
+}
+
+#[test]
+fn read_of_a_directory_is_refused() {
+    snapshot!("read-directory", ana(&["read", "/skills/escrituras"]));
+}
+
+#[test]
+fn exists_prints_and_exits() {
+    snapshot!("exists-yes", ana(&["exists", "/skills/escrituras/compraventa/resources/plantilla.pdf"]));
+    snapshot!("exists-no", ana(&["exists", "/skills/escrituras/testamento"]));
+    snapshot!("exists-json", ana(&["exists", "--json", "/skills/escrituras"]));
+}
+
+#[test]
+fn stat_shows_what_is_known() {
+    snapshot!("stat", ana(&["stat", "/ticket/requirements"]));
+    snapshot!("stat-directory", ana(&["stat", "/skills/escrituras"]));
+    snapshot!("stat-json", ana(&["--json", "stat", "/ticket/requirements"]));
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    snapshot!("usage", skillfs(&["raed", "x"]));
+    snapshot!("usage-json", skillfs(&["--json", "ls", "--lonk"]));
+    snapshot!("usage-no-bucket", skillfs(&["--user", "ana", "ls", "/skills"]));
+    snapshot!("usage-bad-id", skillfs(&["--embedded", "x", "--user", "threads", "ls", "/skills"]));
+    snapshot!("usage-bad-endpoint", skillfs(&["--bucket", "b", "--endpoint-url", "localhost:1", "ls"]));
+    assert!(!Path::new("x").exists(), "a wrong identifier must not make a store");
+}
+
+#[test]
+fn help_has_examples() {
+    snapshot!("help", program().env("COLUMNS", "100").arg("--help").output().unwrap());
+    snapshot!("help-read", program().env("COLUMNS", "100").args(["read", "--help"]).output().unwrap());
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_exits_with_7() {
+    let output = program()
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        // Port 1 is nobody's.
+        .args([
+            "--bucket",
+            "acme",
+            "--endpoint-url",
+            "http://127.0.0.1:1",
+            "--thread",
+            "t",
+            "ls",
+            "/workspace",
+        ])
+        .output()
+        .unwrap();
+    snapshot!("unreachable", output);
+}
+
+#[test]
+fn missing_credentials_are_denied() {
+    let output = skillfs(&[
+        "--bucket",
+        "acme",
+        "--endpoint-url",
+        "http://127.0.0.1:1",
+        "--thread",
+        "t",
+        "ls",
+        "/workspace",
+    ]);
+    snapshot!("no-credentials", output);
+}
+
+#[test]
+fn the_environment_names_what_flags_do_not() {
+    let output = program()
+        .env("SKILLFS_USER", "ana")
+        .env("SKILLFS_THREAD", "t-42")
+        .env("SKILLFS_TICKET", "")
+        .args(["--embedded", DATA.path().to_str().unwrap(), "ls"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "/skills\n/workspace\n");
+    let output = program()
+        .env("SKILLFS_USER", "ana")
+        .args(["--embedded", DATA.path().to_str().unwrap(), "--user", "bruno", "ls", "/skills"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "/skills/private\n");
+}
+
+#[test]
+fn endpoints_come_from_the_environment_in_their_order() {
+    for (name, other) in [
+        ("SKILLFS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+        ("AWS_ENDPOINT_URL", "NOTHING"),
+    ] {
+        let output = program()
+            .env(name, "wrong:first")
+            .env(other, "wrong:second")
+            .args(["--bucket", "acme", "--thread", "t", "ls", "/workspace"])
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("wrong:first"), "{name}: {stderr}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let data = DATA.path().to_str().unwrap();
+    let mut child = program()
+        .args(["--embedded", data, "--user", "ana", "ls", "-R", "/skills"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn verbose_talks_on_stderr_only() {
+    let output = ana(&["-v", "ls", "/ticket"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "/ticket/history.md\n/ticket/requirements.md\n");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("list"));
+}
+
+#[test]
+fn quiet_and_json_print_no_notes() {
+    for flag in ["-q", "--json"] {
+        let output = ana(&[flag, "read", "/ticket/requirements.md", "--limit", "1"]);
+        assert!(output.stderr.is_empty());
+        std::io::sink().write_all(&output.stdout).unwrap();
+    }
+}

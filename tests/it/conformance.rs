@@ -58,7 +58,8 @@ async fn keys(bucket: &Bucket, prefix: &str) -> Vec<String> {
 }
 
 async fn an_object_comes_back_as_it_went_in(b: Bucket) {
-    let put = b.raw.put_object().bucket(&b.name).key("a/b.md").content_type("text/markdown").metadata("id", "42");
+    let put =
+        b.raw.put_object().bucket(&b.name).key("a/b.md").content_type("text/markdown").metadata("id", "42");
     let put = put.body(ByteStream::from_static(b"hola")).send().await.unwrap();
     let get = b.raw.get_object().bucket(&b.name).key("a/b.md").send().await.unwrap();
     assert_eq!(get.content_type(), Some("text/markdown"));
@@ -112,7 +113,8 @@ async fn listings_come_in_pages_in_key_order(b: Bucket) {
     expected.sort();
     let (mut got, mut token, mut pages) = (Vec::new(), None, 0);
     loop {
-        let page = b.raw.list_objects_v2().bucket(&b.name).prefix("k/").max_keys(4).set_continuation_token(token);
+        let page =
+            b.raw.list_objects_v2().bucket(&b.name).prefix("k/").max_keys(4).set_continuation_token(token);
         let page = page.send().await.unwrap();
         pages += 1;
         assert!(page.contents().len() <= 4);
@@ -164,7 +166,8 @@ async fn start_after_inside_a_group_keeps_the_group(b: Bucket) {
     for key in ["g/1", "g/2", "h"] {
         b.put(key, "x").await;
     }
-    let page = b.raw.list_objects_v2().bucket(&b.name).delimiter("/").start_after("g/1").send().await.unwrap();
+    let page =
+        b.raw.list_objects_v2().bucket(&b.name).delimiter("/").start_after("g/1").send().await.unwrap();
     assert_eq!(page.common_prefixes().len(), 1);
     assert_eq!(page.contents().len(), 1);
 }
@@ -179,8 +182,26 @@ async fn a_prefix_matches_bytes(b: Bucket) {
 }
 
 const STRANGE: [&str; 20] = [
-    "s/a b", "s/a+b", "s/100%.md", "s/%41", "s/%2e%2e/x", "s/é", "s/🦀", "s/a&b<c>\"'", "s/a\u{1}b", "s/a\nb", "s/a\\b",
-    "s/a//b", "s/a/./b", "s/a/../b", "s/a?b#c", "s/~*|:;,=@$![]{}^`", "s/tab\tx", "s/\u{7f}", "s/a%2Fb", "s/trailing/",
+    "s/a b",
+    "s/a+b",
+    "s/100%.md",
+    "s/%41",
+    "s/%2e%2e/x",
+    "s/é",
+    "s/🦀",
+    "s/a&b<c>\"'",
+    "s/a\u{1}b",
+    "s/a\nb",
+    "s/a\\b",
+    "s/a//b",
+    "s/a/./b",
+    "s/a/../b",
+    "s/a?b#c",
+    "s/~*|:;,=@$![]{}^`",
+    "s/tab\tx",
+    "s/\u{7f}",
+    "s/a%2Fb",
+    "s/trailing/",
 ];
 
 async fn any_key_survives_a_listing(b: Bucket) {
@@ -218,7 +239,11 @@ async fn ranges_are_cut_as_http_says(b: Bucket) {
         assert_eq!(got.body.collect().await.unwrap().to_vec(), expected.as_bytes(), "{range}");
     }
     for (key, range) in [("r", "bytes=10-"), ("r", "bytes=99-100"), ("empty", "bytes=0-9")] {
-        assert_eq!(status(b.raw.get_object().bucket(&b.name).key(key).range(range).send().await), 416, "{key} {range}");
+        assert_eq!(
+            status(b.raw.get_object().bucket(&b.name).key(key).range(range).send().await),
+            416,
+            "{key} {range}"
+        );
     }
 }
 
@@ -302,8 +327,16 @@ async fn a_wrong_checksum_is_refused_and_nothing_is_stored(b: Bucket) {
     assert_eq!(status(put().checksum_sha256(wrong).send().await), 400);
     assert_eq!(status(put().content_md5("1B2M2Y8AsgTpgAmY7PhCfg==").send().await), 400);
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("sum").send().await), 404);
-    assert_eq!(status(put().checksum_sha256("siHZ27CDp/M0KNfCo8MZiuklYU1wIQ4ocWzKp81N23k=").send().await), 200);
-    for algorithm in [ChecksumAlgorithm::Crc32, ChecksumAlgorithm::Crc32C, ChecksumAlgorithm::Sha1, ChecksumAlgorithm::Sha256] {
+    assert_eq!(
+        status(put().checksum_sha256("siHZ27CDp/M0KNfCo8MZiuklYU1wIQ4ocWzKp81N23k=").send().await),
+        200
+    );
+    for algorithm in [
+        ChecksumAlgorithm::Crc32,
+        ChecksumAlgorithm::Crc32C,
+        ChecksumAlgorithm::Sha1,
+        ChecksumAlgorithm::Sha256,
+    ] {
         assert_eq!(status(put().checksum_algorithm(algorithm.clone()).send().await), 200, "{algorithm}");
     }
 }
@@ -319,7 +352,8 @@ async fn a_streamed_body_with_a_trailing_checksum_is_stored(b: Bucket) {
 }
 
 async fn an_object_of_many_chunks_comes_back_whole_and_in_ranges(b: Bucket) {
-    let content: Vec<u8> = (0..9_000_001u32).flat_map(|i| (i % 251).to_le_bytes().into_iter().take(1)).collect();
+    let content: Vec<u8> =
+        (0..9_000_001u32).flat_map(|i| (i % 251).to_le_bytes().into_iter().take(1)).collect();
     b.put("large", &content).await;
     let got = b.raw.get_object().bucket(&b.name).key("large").send().await.unwrap();
     assert_eq!(got.content_length(), Some(9_000_001));

@@ -1,1 +1,139 @@
+//! Requests are the currency: what each operation sends, counted on the wire.
 
+use skillfs::{Depth, S3Backend, SkillFs, Window};
+
+use crate::support::wire::{Reply, Wire};
+use crate::support::{Bucket, session};
+
+struct Counted {
+    wire: Wire,
+    fs: SkillFs,
+    backend: S3Backend,
+}
+
+impl Counted {
+    async fn new() -> Self {
+        let bucket = Bucket::embedded().await;
+        for (key, content) in [
+            ("threads/1/notes.md", "note".to_owned()),
+            ("threads/1/dir/x.txt", "x".to_owned()),
+            ("threads/1/dir/deep/y.txt", "y".to_owned()),
+            ("threads/1/empty.txt", String::new()),
+            ("threads/1/large.txt", "0123456789\n".repeat(20_000)),
+            ("threads/1/pic.png", "\u{1}PNG".to_owned()),
+        ] {
+            bucket.put(key, content).await;
+        }
+        let wire = Wire::start(Some(&bucket.endpoint), |_, _| Reply::Forward).await;
+        let fs = bucket.through(&wire.endpoint).await;
+        let backend = fs.session(&session("u1", "1", "k1"));
+        Self { wire, fs, backend }
+    }
+
+    /// Runs nothing itself: compares what came over the wire since the last call.
+    fn cost(&self, expected: &[&str]) {
+        assert_eq!(self.wire.operations(), expected);
+    }
+}
+
+#[tokio::test]
+async fn listing_costs_one_request_a_page() {
+    let c = Counted::new().await;
+    c.backend.ls("/").await.unwrap();
+    c.cost(&[]);
+    c.backend.ls("/workspace").await.unwrap();
+    c.cost(&["LIST"]);
+    c.backend.ls("/ticket").await.unwrap();
+    c.cost(&["LIST"]);
+    c.backend.ls_recursive("/workspace").await.unwrap();
+    c.cost(&["LIST"]);
+    c.backend.tree("/workspace").await.unwrap();
+    c.cost(&["LIST"]);
+    c.backend.ls("/workspace/none").await.unwrap_err();
+    c.cost(&["HEAD", "LIST"]);
+    c.backend.ls("/workspace/notes.md").await.unwrap_err();
+    c.cost(&["HEAD", "LIST"]);
+    c.backend.ls("/nowhere").await.unwrap_err();
+    c.backend.ls("/workspace/..").await.unwrap_err();
+    drop(c.backend.ls_stream("/workspace", Depth::All));
+    c.cost(&[]);
+}
+
+#[tokio::test]
+async fn reading_costs_one_request_up_to_64_kib_and_two_beyond() {
+    let c = Counted::new().await;
+    c.backend.read("notes.md").await.unwrap();
+    c.cost(&["GET"]);
+    c.backend.read_window("notes.md", Window { offset: 0, limit: Some(1) }).await.unwrap();
+    c.cost(&["GET"]);
+    c.backend.read("large.txt").await.unwrap();
+    c.cost(&["GET", "GET"]);
+    c.backend.read_bytes("large.txt", ..).await.unwrap();
+    c.cost(&["GET"]);
+    c.backend.read_bytes("large.txt", 5..10).await.unwrap();
+    c.cost(&["GET"]);
+    c.backend.read("notes").await.unwrap();
+    c.cost(&["GET", "GET"]);
+    c.backend.read("empty.txt").await.unwrap();
+    c.cost(&["GET", "HEAD"]);
+    c.backend.read("none.md").await.unwrap_err();
+    c.cost(&["GET", "LIST"]);
+    c.backend.read("none").await.unwrap_err();
+    c.cost(&["GET", "GET", "LIST"]);
+    c.backend.read("dir").await.unwrap_err();
+    c.cost(&["GET", "GET", "LIST"]);
+    c.backend.read("/workspace").await.unwrap_err();
+    c.backend.read("/nowhere").await.unwrap_err();
+    c.cost(&[]);
+}
+
+#[tokio::test]
+async fn probing_costs_one_to_three_requests() {
+    let c = Counted::new().await;
+    c.backend.exists("notes.md").await.unwrap();
+    c.cost(&["HEAD"]);
+    c.backend.stat("notes.md").await.unwrap();
+    c.cost(&["HEAD"]);
+    c.backend.exists("none.md").await.unwrap();
+    c.cost(&["HEAD", "LIST"]);
+    for path in ["dir", "notes", "none"] {
+        c.backend.exists(path).await.unwrap();
+        c.cost(&["HEAD", "HEAD", "LIST"]);
+    }
+    for path in ["/", "/skills", "/workspace", "/ticket"] {
+        c.backend.stat(path).await.unwrap();
+    }
+    c.cost(&[]);
+}
+
+#[tokio::test]
+async fn the_counters_agree_with_the_wire() {
+    let c = Counted::new().await;
+    let before = c.fs.requests();
+    c.backend.ls("/workspace").await.unwrap();
+    c.backend.read("notes").await.unwrap();
+    c.backend.stat("dir").await.unwrap();
+    let sent = c.fs.requests() - before;
+    assert_eq!((sent.list, sent.get, sent.head, sent.other), (2, 2, 2, 0));
+    assert_eq!(sent.total() as usize, c.wire.take().len());
+}
+
+#[tokio::test]
+async fn retries_are_counted_too() {
+    let bucket = Bucket::embedded().await;
+    let wire =
+        Wire::start(Some(&bucket.endpoint), |_, n| if n < 2 { Reply::Reset } else { Reply::Forward }).await;
+    let fs = bucket.through(&wire.endpoint).await;
+    fs.session(&session("u1", "1", "k1")).ls("/workspace").await.unwrap();
+    assert_eq!(fs.requests().list, 3);
+}
+
+#[tokio::test]
+async fn opening_a_session_sends_nothing() {
+    let c = Counted::new().await;
+    for i in 0..1_000 {
+        let backend = c.fs.session(&session(&format!("u{i}"), "1", "k1"));
+        assert_eq!(backend.mounts().count(), 3);
+    }
+    c.cost(&[]);
+}

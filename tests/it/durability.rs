@@ -1,1 +1,158 @@
+//! The embedded store on disk: what was acknowledged stays, whatever happens to the process.
 
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use skillfs::embedded::Embedded;
+use skillfs::{ErrorKind, SkillFs};
+
+use crate::support::{Bucket, session, settings};
+
+/// Tells the child what to do; without it the child's tests do nothing of their own.
+const CHILD_DIR: &str = "SKILLFS_TEST_CHILD_DIR";
+
+fn content(i: usize) -> Vec<u8> {
+    // Every tenth object is large enough to lie in several chunks and be written ahead.
+    let size = if i % 10 == 9 { 5_000_000 + i } else { 100 + i };
+    (0..size).map(|at| ((at * 31 + i) % 251) as u8).collect()
+}
+
+/// Starts this test binary again, to run one test that waits to be killed.
+fn child(test: &str, directory: &Path) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture", "--include-ignored"])
+        .env(CHILD_DIR, directory)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test of its own: the process that [`what_was_acknowledged_survives_a_kill`] kills.
+#[tokio::test]
+#[ignore = "runs as a child of another test"]
+async fn child_that_writes_until_it_is_killed() {
+    let Ok(directory) = std::env::var(CHILD_DIR) else { return };
+    let embedded = Embedded::open(&directory).await.unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    for i in 0..100_000 {
+        bucket.put(&format!("threads/1/f{i}"), content(i)).await;
+        println!("acknowledged {i}");
+    }
+}
+
+/// Not a test of its own: holds the store open until it is killed.
+#[tokio::test]
+#[ignore = "runs as a child of another test"]
+async fn child_that_holds_the_store() {
+    let Ok(directory) = std::env::var(CHILD_DIR) else { return };
+    let _embedded = Embedded::open(&directory).await.unwrap();
+    println!("acknowledged");
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_kill() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut written = 0;
+    for round in 1..=3 {
+        let mut child = child("durability::child_that_writes_until_it_is_killed", directory.path());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // Killed while a large object is on its way: number 9 of ten is large.
+        let stop = round * 15 - 7;
+        let last = lines
+            .map_while(Result::ok)
+            .filter_map(|line| line.strip_prefix("acknowledged ")?.parse::<usize>().ok())
+            .find(|i| *i >= stop);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        written = written.max(last.expect("the child ended early") + 1);
+
+        let embedded = Embedded::open(directory.path()).await.unwrap();
+        let fs = SkillFs::embedded(&embedded, &settings("test-bucket")).await.unwrap();
+        let backend = fs.session(&session("u1", "1", "k1"));
+        for i in 0..written {
+            let read = backend.read_bytes(&format!("f{i}"), ..).await.unwrap();
+            assert!(read.bytes == content(i), "object {i} after {round} kills");
+        }
+        // What was not acknowledged is there whole or not at all.
+        for entry in backend.ls("/workspace").await.unwrap().entries {
+            let i: usize = entry.name()[1..].parse().unwrap();
+            assert_eq!(entry.size, Some(content(i).len() as u64));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_second_process_gets_unavailable_with_a_hint() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut child = child("durability::child_that_holds_the_store", directory.path());
+    let ready = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(ready.into_iter().any(|line| line.contains("acknowledged")));
+    let error = Embedded::open(directory.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.message().contains("in use by another process"), "{error}");
+    assert!(error.hint().unwrap().contains("wait"), "{error}");
+
+    // One that comes while the first is about to end gets its turn.
+    let path = directory.path().to_owned();
+    let second = tokio::spawn(async move { Embedded::open(path).await });
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    second.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_written_is_there_after_reopening() {
+    let directory = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let embedded = Embedded::open(directory.path().join("made/on/the/way")).await.unwrap();
+        let fs = SkillFs::embedded(&embedded, &settings("test-bucket")).await.unwrap();
+        let backend = fs.session(&session("u1", "1", "k1"));
+        assert_eq!(backend.ls("/workspace").await.unwrap().entries.len(), round);
+        embedded.put("test-bucket", &format!("threads/1/f{round}"), "x").await.unwrap();
+        embedded.put("test-bucket", "threads/1/f0", content(9 + round)).await.unwrap();
+        assert!(backend.read_bytes("f0", ..).await.unwrap().bytes == content(9 + round));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_writers_and_readers_never_mix_versions() {
+    let bucket = Bucket::embedded().await;
+    bucket.put("threads/1/x", vec![0; 600_000]).await;
+    let writers = (1..=4u8).map(|writer| {
+        let (raw, name) = (bucket.raw.clone(), bucket.name.clone());
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                let body = vec![writer; 600_000 + usize::from(writer)];
+                raw.put_object().bucket(&name).key("threads/1/x").body(body.into()).send().await.unwrap();
+            }
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let backend = bucket.session();
+    for _ in 0..40 {
+        let bytes = backend.read_bytes("x", ..).await.unwrap().bytes;
+        assert!(bytes.iter().all(|b| *b == bytes[0]), "two versions in one read");
+        assert_eq!(bytes.len(), 600_000 + usize::from(bytes[0]));
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_store_is_corrupt_and_stays_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("skillfs.redb");
+    std::fs::write(&file, "this is somebody's poem\n".repeat(1_000)).unwrap();
+    let error = Embedded::open(directory.path()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.hint().is_some());
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("this is somebody's poem"));
+    // A file where a directory should be.
+    let error = Embedded::open(&file).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}

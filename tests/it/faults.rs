@@ -70,7 +70,8 @@ async fn all_succeed(backend: &S3Backend) {
 async fn refused_connection_is_unavailable() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let backend = connect(&format!("http://127.0.0.1:{port}"), &StaticCredentials::new("a", "b"), "bucket").await;
+    let backend =
+        connect(&format!("http://127.0.0.1:{port}"), &StaticCredentials::new("a", "b"), "bucket").await;
     all_fail_with(&backend, ErrorKind::Unavailable).await;
     let error = backend.ls("/workspace").await.unwrap_err();
     assert!(error.message().contains("refused"), "{error}");
@@ -170,8 +171,14 @@ async fn object_that_changes_under_the_reader_is_read_anew() {
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| {
         // After the first kilobytes were sent somebody overwrites the object.
         if seen.fetch_add(1, Ordering::SeqCst) == 1 {
-            let put = raw.put_object().bucket(&name).key("threads/1/x.txt").body(content.clone().into_bytes().into());
-            tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(put.send())).unwrap();
+            let put = raw
+                .put_object()
+                .bucket(&name)
+                .key("threads/1/x.txt")
+                .body(content.clone().into_bytes().into());
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(put.send()).unwrap();
+            });
         }
         Reply::Forward
     })
@@ -189,7 +196,8 @@ async fn status_500_is_unavailable() {
 
 #[tokio::test]
 async fn status_500_then_success_succeeds() {
-    let faulty = faulty(|_, n| if n % 3 < 2 { Reply::error(500, "InternalError") } else { Reply::Forward }).await;
+    let faulty =
+        faulty(|_, n| if n % 3 < 2 { Reply::error(500, "InternalError") } else { Reply::Forward }).await;
     all_succeed(&faulty.backend).await;
 }
 
@@ -273,7 +281,8 @@ async fn error_inside_a_200_is_an_error() {
 
 #[tokio::test]
 async fn answer_that_is_no_s3_is_unavailable() {
-    let faulty = faulty(|_, _| Reply::Raw(response(200, "text/html", b"<html><body>Welcome to the proxy"))).await;
+    let faulty =
+        faulty(|_, _| Reply::Raw(response(200, "text/html", b"<html><body>Welcome to the proxy"))).await;
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
     let not_http = self::faulty(|_, _| Reply::Raw(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec())).await;
@@ -316,9 +325,10 @@ async fn stream_that_fails_in_its_middle_says_so() {
     let bucket = Bucket::in_embedded(&embedded).await;
     let objects = (0..1_500).map(|i| (format!("threads/1/f{i:04}"), "x".into()));
     embedded.put_all(&bucket.name, objects).await.unwrap();
-    let wire =
-        Wire::start(Some(&bucket.endpoint), |_, n| if n == 0 { Reply::Forward } else { Reply::error(403, "AccessDenied") })
-            .await;
+    let wire = Wire::start(Some(&bucket.endpoint), |_, n| {
+        if n == 0 { Reply::Forward } else { Reply::error(403, "AccessDenied") }
+    })
+    .await;
     let backend = connect(&wire.endpoint, &bucket.credentials, &bucket.name).await;
     let items: Vec<_> = backend.ls_stream("/workspace", skillfs::Depth::One).collect().await;
     assert_eq!(items.len(), 1_001);

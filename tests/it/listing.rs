@@ -40,10 +40,14 @@ async fn an_empty_mount_lists_as_empty_and_a_missing_directory_does_not(b: Bucke
     assert_eq!(error.kind(), ErrorKind::NotDirectory);
     assert_eq!(error.path(), Some("/workspace/file.txt"));
     assert!(error.hint().is_some());
-    let kind = |r: Option<Result<_, skillfs::Error>>| r.unwrap().map(|_: skillfs::Entry| ()).unwrap_err().kind();
+    let kind =
+        |r: Option<Result<_, skillfs::Error>>| r.unwrap().map(|_: skillfs::Entry| ()).unwrap_err().kind();
     assert_eq!(kind(backend.ls_stream("/workspace/none", Depth::One).next().await), ErrorKind::NotFound);
     assert_eq!(kind(backend.ls_stream("/workspace/..", Depth::All).next().await), ErrorKind::InvalidPath);
-    assert_eq!(kind(backend.ls_stream("/workspace/file.txt", Depth::All).next().await), ErrorKind::NotDirectory);
+    assert_eq!(
+        kind(backend.ls_stream("/workspace/file.txt", Depth::All).next().await),
+        ErrorKind::NotDirectory
+    );
 }
 
 async fn entries_carry_all_that_is_known(b: Bucket) {
@@ -84,7 +88,15 @@ async fn everything_below_the_root(b: Bucket) {
     let all = b.session().ls_recursive("/").await.unwrap();
     assert_eq!(
         names(&all.entries),
-        ["/skills/", "/skills/c/", "/skills/c/s/", "/skills/c/s/SKILL.md", "/ticket/", "/workspace/", "/workspace/w"]
+        [
+            "/skills/",
+            "/skills/c/",
+            "/skills/c/s/",
+            "/skills/c/s/SKILL.md",
+            "/ticket/",
+            "/workspace/",
+            "/workspace/w"
+        ]
     );
     let tree = b.session().tree("/").await.unwrap();
     assert_eq!(tree.count(), (5, 2));

@@ -1,5 +1,15 @@
 //! All integration tests, in one binary: one module a capability.
 
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_wrap,
+    reason = "a test that fails is a test that panics"
+)]
+
 mod support;
 
 mod architecture;

@@ -38,7 +38,12 @@ async fn text_in_many_encodings(b: Bucket) {
         ("le.txt", utf16("línea uno\nñ 🦀\n", u16::to_le_bytes), "UTF-16LE", "línea uno\nñ 🦀\n"),
         ("be.txt", utf16("línea uno\nñ 🦀\n", u16::to_be_bytes), "UTF-16BE", "línea uno\nñ 🦀\n"),
         ("cp1252.txt", latin1(spanish), "windows-1252", spanish),
-        ("euro.txt", b"Precio: 350.000 \x80 (\x93al contado\x94)\n".to_vec(), "windows-1252", "Precio: 350.000 € (“al contado”)\n"),
+        (
+            "euro.txt",
+            b"Precio: 350.000 \x80 (\x93al contado\x94)\n".to_vec(),
+            "windows-1252",
+            "Precio: 350.000 € (“al contado”)\n",
+        ),
     ] {
         b.put(&format!("threads/1/{name}"), bytes).await;
         let read = b.session().read(name).await.unwrap();
@@ -93,7 +98,10 @@ async fn a_nul_at_byte_70_000_makes_it_binary(b: Bucket) {
 async fn an_empty_file_is_empty_text(b: Bucket) {
     b.put("threads/1/empty.md", "").await;
     let read = b.session().read("empty").await.unwrap();
-    assert_eq!((read.content.as_str(), read.lines, read.total_lines, read.next_offset), ("", 0, Some(0), None));
+    assert_eq!(
+        (read.content.as_str(), read.lines, read.total_lines, read.next_offset),
+        ("", 0, Some(0), None)
+    );
     assert_eq!(read.path.as_str(), "/workspace/empty.md");
     assert_eq!(read.etag.as_deref(), Some("d41d8cd98f00b204e9800998ecf8427e"));
     let window = b.session().read_window("empty.md", window(5, 5)).await.unwrap();
@@ -128,7 +136,10 @@ async fn a_window_behind_the_end_is_empty(b: Bucket) {
     b.put("threads/1/x.txt", "0\n1\n").await;
     for offset in [2, 3, 1_000_000, u64::MAX] {
         let read = b.session().read_window("x.txt", window(offset, 10)).await.unwrap();
-        assert_eq!((read.content.as_str(), read.lines, read.total_lines, read.next_offset), ("", 0, Some(2), None));
+        assert_eq!(
+            (read.content.as_str(), read.lines, read.total_lines, read.next_offset),
+            ("", 0, Some(2), None)
+        );
     }
 }
 
@@ -168,7 +179,8 @@ async fn bytes_and_ranges_of_bytes(b: Bucket) {
 /// A store whose size limit is small enough to test.
 async fn limited(max_read_bytes: u64) -> (skillfs::embedded::Embedded, SkillFs) {
     let embedded = skillfs::embedded::Embedded::in_memory().unwrap();
-    let fs = SkillFs::embedded(&embedded, &Settings { max_read_bytes, ..settings("big-bucket") }).await.unwrap();
+    let fs =
+        SkillFs::embedded(&embedded, &Settings { max_read_bytes, ..settings("big-bucket") }).await.unwrap();
     (embedded, fs)
 }
 
@@ -189,7 +201,10 @@ async fn beyond_the_limit_a_window_is_the_way_out() {
     let read = backend.read_window("log.txt", window(30_000, 2)).await.unwrap();
     assert_eq!(read.content, "línea 30000\nlínea 30001\n");
     let read = backend.read_window("log.txt", window(39_999, 5)).await.unwrap();
-    assert_eq!((read.content.as_str(), read.total_lines, read.next_offset), ("línea 39999\n", Some(40_000), None));
+    assert_eq!(
+        (read.content.as_str(), read.total_lines, read.next_offset),
+        ("línea 39999\n", Some(40_000), None)
+    );
     let read = backend.read_window("log.txt", window(50_000, 5)).await.unwrap();
     assert_eq!((read.content.as_str(), read.total_lines, read.next_offset), ("", Some(40_000), None));
     // The window itself is too large.
@@ -257,10 +272,9 @@ async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
     let credentials = skillfs::StaticCredentials::new("a", "b");
     let fs = crate::support::connect(&wire.endpoint, &credentials, "bucket").await;
     let backend = fs.session(&session("u1", "1", "k1"));
-    for result in [
-        backend.read("/skills/huge.bin").await,
-        backend.read_window("/skills/huge.bin", window(0, 10)).await,
-    ] {
+    for result in
+        [backend.read("/skills/huge.bin").await, backend.read_window("/skills/huge.bin", window(0, 10)).await]
+    {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BinaryFile);
         assert_eq!(

@@ -11,7 +11,8 @@ use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_s3::primitives::ByteStream;
 use skillfs::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 use skillfs::{
-    Entry, EntryKind, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, TicketId, Timeouts, UserId,
+    Entry, EntryKind, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, TicketId, Timeouts,
+    UserId,
 };
 use tokio::net::TcpListener;
 
@@ -118,7 +119,10 @@ pub async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &s
 /// Generous limits: the machine may be busy, and no test measures time.
 pub fn settings(bucket: &str) -> Settings {
     let minute = Duration::from_secs(60);
-    Settings { timeouts: Timeouts { connect: minute, attempt: minute, operation: 2 * minute }, ..Settings::new(bucket) }
+    Settings {
+        timeouts: Timeouts { connect: minute, attempt: minute, operation: 2 * minute },
+        ..Settings::new(bucket)
+    }
 }
 
 pub fn session(user: &str, thread: &str, ticket: &str) -> Session {

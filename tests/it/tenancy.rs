@@ -82,7 +82,9 @@ async fn mounts_match_whole_names_in_their_own_case(b: Bucket) {
     b.put("u1/skills/x.md", "own").await;
     b.put("u1/skillsfoo", "not in a mount").await;
     let backend = b.session();
-    for path in ["/skillsfoo", "/Skills", "/Skills/x.md", "/u1/skills/x.md", "/threads/1", "/skill", "/etc/passwd"] {
+    for path in
+        ["/skillsfoo", "/Skills", "/Skills/x.md", "/u1/skills/x.md", "/threads/1", "/skill", "/etc/passwd"]
+    {
         assert_eq!(kinds(&backend, path).await, [Some(ErrorKind::NotFound); 6], "{path}");
         assert!(!backend.exists(path).await.unwrap(), "{path}");
     }
@@ -103,7 +105,18 @@ async fn another_tenants_file_and_a_missing_one_answer_alike(b: Bucket) {
 
 async fn names_are_never_decoded(b: Bucket) {
     let plain = [
-        "v1..v2.md", "100%.md", "%41", "with space.md", "a+b.md", "é.md", "🦀.md", "%2f", "...", "~", "a&b", "%2e%2e%2e",
+        "v1..v2.md",
+        "100%.md",
+        "%41",
+        "with space.md",
+        "a+b.md",
+        "é.md",
+        "🦀.md",
+        "%2f",
+        "...",
+        "~",
+        "a&b",
+        "%2e%2e%2e",
         "e\u{301}.md",
     ];
     for name in plain {
@@ -123,7 +136,17 @@ async fn names_are_never_decoded(b: Bucket) {
 }
 
 async fn keys_that_no_path_names_are_hidden_and_counted(b: Bucket) {
-    for key in ["a//b", "a/./b", "a/../b", "a/ok.md", "a/ctl\u{1}", "a/new\nline", "a/back\\slash", "a/%2e%2e/x", "a/deep//x"] {
+    for key in [
+        "a//b",
+        "a/./b",
+        "a/../b",
+        "a/ok.md",
+        "a/ctl\u{1}",
+        "a/new\nline",
+        "a/back\\slash",
+        "a/%2e%2e/x",
+        "a/deep//x",
+    ] {
         b.put(&format!("threads/1/{key}"), "x").await;
     }
     let long = "n".repeat(300);

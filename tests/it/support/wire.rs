@@ -50,7 +50,8 @@ pub enum Reply {
 impl Reply {
     /// An error in S3's own words.
     pub fn error(status: u16, code: &str) -> Self {
-        let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>injected</Message></Error>");
+        let body =
+            format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>injected</Message></Error>");
         Self::Raw(response(status, "application/xml", body.as_bytes()))
     }
 }
