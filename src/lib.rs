@@ -70,7 +70,7 @@
 //! # Features
 //!
 //! - `cli` (default): the `skillfs` program; includes `embedded`.
-//! - `embedded`: the store in this process, in [`embedded`](crate::embedded).
+//! - `embedded`: the store in this process, in the module [`embedded`].
 //! - `sso`: credentials of `aws sso login`.
 //!
 //! A library user writes `default-features = false`, and compiles neither a command line nor a server.

@@ -105,7 +105,7 @@ fn every_room_has_its_rule_in_the_book() {
         assert!(book.contains(&format!("| `{layer}` |")), "ARCHITECTURE.md has no row for `{layer}`");
     }
     let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
-    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[[bin]]").next().unwrap();
+    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[lints").next().unwrap();
     for line in dependencies.lines() {
         if let Some((name, _)) = line.split_once(" = ") {
             assert!(book.contains(&format!("`{name}`")), "ARCHITECTURE.md says nothing on `{name}`");
