@@ -131,7 +131,8 @@ pub(crate) fn no_bucket() -> Error {
 pub struct Timeouts {
     /// To open a connection. Default 1 s.
     pub connect: Duration,
-    /// For one attempt, up to the answer's head; and the longest silence inside a body. Default 2 s.
+    /// From a request to its answer's head, for each attempt; and the longest silence inside a
+    /// body. Default 2 s.
     pub attempt: Duration,
     /// For a request with all its attempts. Default 8 s.
     pub operation: Duration,

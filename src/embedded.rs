@@ -6,6 +6,7 @@
 
 mod db;
 mod service;
+mod upload;
 
 use std::fmt;
 use std::future::Future;

@@ -58,7 +58,7 @@ impl Entry {
 }
 
 /// All entries of a directory, sorted by path bytes; of one path the file stands first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
     /// The entries.
     pub entries: Vec<Entry>,
@@ -78,7 +78,7 @@ impl Listing {
 }
 
 /// Some entries of a directory, in key order: `a-b` comes before what lies in `a/`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,

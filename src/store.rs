@@ -118,7 +118,7 @@ impl Store {
         // Boxed, like the others: the SDK's futures take 16 KB, and every caller would carry them.
         match Box::pin(request.send()).await {
             Ok(head) => Ok(Some(Meta {
-                size: size(head.content_length),
+                size: length(head.content_length)?,
                 modified: head.last_modified.and_then(|t| t.try_into().ok()),
                 etag: head.e_tag.map(etag_token),
             })),
@@ -147,17 +147,17 @@ impl Store {
             // One control character in one key would break the XML of the whole page.
             .encoding_type(EncodingType::Url)
             .set_max_keys(max_keys)
-            .set_continuation_token(token);
+            .set_continuation_token(token.clone());
         let page = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
-        let mut items = Vec::with_capacity(size(page.key_count.map(i64::from)) as usize);
+        let mut items = Vec::new();
         for object in page.contents.unwrap_or_default() {
             let S3Object { key: Some(key), size: bytes, last_modified, e_tag, .. } = object else { continue };
             items.push(Listed::Object {
                 key: decode(key)?,
                 meta: Meta {
-                    size: size(bytes),
+                    size: length(bytes)?,
                     modified: last_modified.and_then(|t| t.try_into().ok()),
                     etag: e_tag.map(etag_token),
                 },
@@ -170,10 +170,11 @@ impl Store {
         }
         items.sort_by(|a, b| a.key().cmp(b.key()));
         let next = match (page.is_truncated, page.next_continuation_token) {
-            (Some(true), Some(token)) => Some(token),
-            (Some(true), None) => {
+            // The same token again, or none, would never come to an end.
+            (Some(true), next) if next.is_none() || next == token => {
                 return Err(corrupt("the storage cut a listing and gave no way to go on"));
             }
+            (Some(true), next) => next,
             _ => None,
         };
         Ok(ListPage { items, next })
@@ -215,7 +216,7 @@ impl Store {
     }
 
     fn received(key: &ObjectKey, range: ByteRange, response: GetObjectOutput) -> Result<(Meta, Body)> {
-        let length = size(response.content_length);
+        let length = length(response.content_length)?;
         let (start, total) = match response.content_range.as_deref() {
             Some(header) => parse_content_range(header, length)
                 .filter(|(start, _)| *start == range.start)
@@ -263,8 +264,11 @@ fn etag_header(token: &str) -> String {
     if token.contains('"') { token.to_owned() } else { format!("\"{token}\"") }
 }
 
-fn size(length: Option<i64>) -> u64 {
-    length.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+/// Without a length the end of a body could not be told from a broken connection.
+fn length(header: Option<i64>) -> Result<u64> {
+    header
+        .and_then(|length| u64::try_from(length).ok())
+        .ok_or_else(|| corrupt("the storage did not say how long the object is"))
 }
 
 fn corrupt(message: impl Into<String>) -> Error {

@@ -17,6 +17,10 @@ use crate::text::{self, Binary, HEAD_BYTES, LineWindow, StreamDecoder, StreamErr
 /// How often a file is read anew when it changes under the reader.
 const ATTEMPTS: u32 = 3;
 
+/// The ways out of `too_large`.
+const WINDOW: &str = "read a window of lines, with an offset and a limit";
+const FEWER_LINES: &str = "ask for fewer lines, or read bytes";
+
 /// Which lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Window {
@@ -169,7 +173,7 @@ impl S3Backend {
         let window = window.unwrap_or_default();
         if meta.size <= bytes.len() as u64 {
             let text = text::decode(bytes).map_err(binary)?;
-            return Ok(whole(path, meta, window, text));
+            return self.whole(path, meta, window, text);
         }
         // Refuse a large binary before the rest of it is asked for.
         let encoding = text::sniff(&bytes).map_err(binary)?;
@@ -178,15 +182,10 @@ impl S3Backend {
             let mut rest = self.rest(&path, &key, &meta, bytes.len() as u64).await?;
             rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
             let text = text::decode(bytes).map_err(binary)?;
-            return Ok(whole(path, meta, window, text));
+            return self.whole(path, meta, window, text);
         }
         if all {
-            self.check_size(
-                &path,
-                meta.size,
-                "bytes of text",
-                "read a window of lines, with an offset and a limit",
-            )?;
+            self.check_size(&path, meta.size, "bytes of text", WINDOW)?;
         }
         let mut decoder = StreamDecoder::new(encoding);
         loop {
@@ -223,12 +222,7 @@ impl S3Backend {
                 Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
             }
             let held = lines.text_bytes() as u64;
-            self.check_size(
-                path,
-                held,
-                "bytes are in this window already",
-                "ask for fewer lines, or read bytes",
-            )?;
+            self.check_size(path, held, "bytes are in this window already", FEWER_LINES)?;
             if left == 0 || lines.is_past_the_window() {
                 return Ok(Scan::Done { ended: left == 0 });
             }
@@ -246,6 +240,14 @@ impl S3Backend {
             };
             left -= piece.len() as u64;
         }
+    }
+
+    fn whole(&self, path: VirtualPath, meta: Meta, window: Window, text: text::Text) -> Result<TextFile> {
+        let way_out = if window == Window::default() { WINDOW } else { FEWER_LINES };
+        let lines = LineWindow::of(text.content, window.offset, window.limit);
+        self.check_size(&path, lines.text_bytes() as u64, "bytes of text", way_out)?;
+        let total = Some(lines.lines_seen());
+        Ok(text_file(path, meta, window, lines, total, text.encoding))
     }
 
     /// What lies behind the head, of the same version of the object.
@@ -326,12 +328,6 @@ enum Scan {
     Done { ended: bool },
     Binary(Binary),
     Legacy(&'static encoding_rs::Encoding),
-}
-
-fn whole(path: VirtualPath, meta: Meta, window: Window, text: text::Text) -> TextFile {
-    let lines = LineWindow::of(text.content, window.offset, window.limit);
-    let total = Some(lines.lines_seen());
-    text_file(path, meta, window, lines, total, text.encoding)
 }
 
 fn text_file(

@@ -4,14 +4,17 @@ use std::fmt::Display;
 use std::path::Path;
 
 use include_dir::{Dir, include_dir};
+use serde::Serialize;
 
 use super::args::Global;
-use super::output::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, Output, plural, print, visible};
+use super::output::{
+    ACCENT, BAD, BOLD, DIM, DIRECTORY, Described, GOOD, Output, plural, print, to_json, visible,
+};
 use crate::backend::{S3Backend, SkillFs, Window};
 use crate::config::Settings;
 use crate::embedded::Embedded;
 use crate::entry::Entry;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::id::{ThreadId, TicketId, UserId};
 use crate::mount::{Access, Session};
 
@@ -29,10 +32,6 @@ const OTHER_THREAD: &str = "t-4";
 const TEMPLATE: &str = "/skills/escrituras/compraventa/resources/plantilla.pdf";
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
-    if output.is_json() {
-        return Err(Error::new(ErrorKind::InvalidInput, "`demo` is for people and prints no JSON")
-            .with_hint("keep its data with `--embedded DIR`, then ask other commands for `--json`"));
-    }
     let embedded = match &global.embedded {
         Some(directory) => Embedded::open(directory).await?,
         None => Embedded::in_memory()?,
@@ -45,7 +44,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
         thread: Some(ThreadId::parse(THREAD)?),
         ticket: Some(TicketId::parse(TICKET_ID)?),
     };
-    let show = Show { backend: fs.session(&session), fs };
+    let show = Show { json: output.is_json(), backend: fs.session(&session), fs };
     show.heading("A bucket of many tenants, seen by one agent's session")?;
     show.line(format!(
         "{DIM}{objects} objects in an embedded store, spoken to by aws-sdk-s3; user {USER}, thread {THREAD}, ticket {TICKET_ID}{DIM:#}"
@@ -115,16 +114,29 @@ fn cut(line: &str) -> String {
     }
 }
 
+/// One call of the session, for machines.
+#[derive(Serialize)]
+struct Step<'a, T> {
+    call: &'static str,
+    path: &'a str,
+    requests: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Described<'a>>,
+}
+
 /// Shows what an agent would call and what it would get.
 struct Show {
+    json: bool,
     fs: SkillFs,
     backend: S3Backend,
 }
 
 impl Show {
-    #[expect(clippy::unused_self, reason = "it reads as part of the show")]
+    /// For people.
     fn line(&self, text: impl Display) -> Result<()> {
-        print(&format!("{text}\n"))
+        if self.json { Ok(()) } else { print(&format!("{text}\n")) }
     }
 
     fn heading(&self, text: &str) -> Result<()> {
@@ -148,20 +160,33 @@ impl Show {
         }
     }
 
-    /// Runs a call and counts its requests.
-    async fn counted<T>(&self, call: &str, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+    /// Runs a call and counts its requests. What is left to show for people comes back.
+    async fn counted<T: Serialize>(
+        &self,
+        call: &'static str,
+        path: &str,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
         let before = self.fs.requests();
         let done = work.await;
-        self.call(call, (self.fs.requests() - before).total())?;
+        let requests = (self.fs.requests() - before).total();
+        if self.json {
+            let (result, error) = match &done {
+                Ok(result) => (Some(result), None),
+                Err(error) => (None, Some(Described::from(error))),
+            };
+            print(&(to_json(&Step { call, path, requests, result, error })? + "\n"))?;
+            return Ok(None);
+        }
+        self.call(&format!("{call}({path:?})"), requests)?;
         match done {
             Ok(value) => Ok(Some(value)),
-            Err(error) if error.kind() == ErrorKind::Internal => Err(error),
             Err(error) => self.refusal(&error).map(|()| None),
         }
     }
 
     async fn mounts(&self) -> Result<()> {
-        let Some(listing) = self.counted("ls(\"/\")", self.backend.ls("/")).await? else { return Ok(()) };
+        let Some(listing) = self.counted("ls", "/", self.backend.ls("/")).await? else { return Ok(()) };
         for (entry, mount) in listing.entries.iter().zip(self.backend.mounts()) {
             let access = match mount.access() {
                 Access::ReadOnly => "read-only",
@@ -173,8 +198,7 @@ impl Show {
     }
 
     async fn ls(&self, path: &str) -> Result<()> {
-        let call = format!("ls({path:?})");
-        let Some(listing) = self.counted(&call, self.backend.ls(path)).await? else { return Ok(()) };
+        let Some(listing) = self.counted("ls", path, self.backend.ls(path)).await? else { return Ok(()) };
         for Entry { path, kind: _, size, .. } in &listing.entries {
             match size {
                 Some(size) => self.line(format!("    {path:<60} {DIM}{size:>6} bytes{DIM:#}"))?,
@@ -185,9 +209,8 @@ impl Show {
     }
 
     async fn read(&self, path: &str, lines: u64) -> Result<()> {
-        let call = format!("read({path:?})");
         let window = Window { offset: 0, limit: Some(lines) };
-        let Some(file) = self.counted(&call, self.backend.read_window(path, window)).await? else {
+        let Some(file) = self.counted("read", path, self.backend.read_window(path, window)).await? else {
             return Ok(());
         };
         for line in file.content.lines() {
@@ -203,8 +226,9 @@ impl Show {
     }
 
     async fn exists(&self, path: &str) -> Result<()> {
-        let call = format!("exists({path:?})");
-        let Some(exists) = self.counted(&call, self.backend.exists(path)).await? else { return Ok(()) };
+        let Some(exists) = self.counted("exists", path, self.backend.exists(path)).await? else {
+            return Ok(());
+        };
         let style = if exists { GOOD } else { DIM };
         self.line(format!("    {style}{exists}{style:#}"))
     }

@@ -154,7 +154,7 @@ impl Output {
             // Who reads has had enough: `skillfs ls | head`.
             return ExitCode::SUCCESS;
         }
-        print_failure(self.json, error.kind(), error.message(), error.path(), error.hint());
+        print_failure(self.json, error.into());
         ExitCode::from(exit_code(error.kind()))
     }
 
@@ -195,33 +195,38 @@ struct Failure<'a> {
 }
 
 #[derive(Serialize)]
-struct Described<'a> {
+pub(super) struct Described<'a> {
     kind: ErrorKind,
     message: &'a str,
     path: Option<&'a str>,
     hint: Option<&'a str>,
 }
 
+impl<'a> From<&'a Error> for Described<'a> {
+    fn from(error: &'a Error) -> Self {
+        Self { kind: error.kind(), message: error.message(), path: error.path(), hint: error.hint() }
+    }
+}
+
 fn not_printed(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}")).with_source(error)
 }
 
-fn to_json(value: &impl Serialize) -> Result<String> {
+pub(super) fn to_json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| {
         Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e)
     })
 }
 
-fn print_failure(json: bool, kind: ErrorKind, message: &str, path: Option<&str>, hint: Option<&str>) {
+fn print_failure(json: bool, error: Described<'_>) {
     let mut stderr = anstream::stderr();
     // Nothing more can be done when nobody listens.
     let _ = if json {
-        let failure = Failure { error: Described { kind, message, path, hint } };
-        writeln!(stderr, "{}", serde_json::to_string(&failure).unwrap_or_default())
+        writeln!(stderr, "{}", serde_json::to_string(&Failure { error }).unwrap_or_default())
     } else {
-        let hint =
-            hint.map_or(String::new(), |hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
-        writeln!(stderr, "{BAD}error{BAD:#}: {}{hint}", visible(message, false))
+        let hint = error.hint.map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
+        let message = visible(error.message, false);
+        writeln!(stderr, "{BAD}error{BAD:#}: {message}{}", hint.unwrap_or_default())
     };
 }
 
@@ -235,7 +240,8 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let first = text.lines().next().unwrap_or_default();
     let message = first.strip_prefix("error: ").unwrap_or(first);
-    print_failure(true, ErrorKind::InvalidInput, message, None, Some("see `skillfs --help`"));
+    let hint = Some("see `skillfs --help`");
+    print_failure(true, Described { kind: ErrorKind::InvalidInput, message, path: None, hint });
     ExitCode::from(2)
 }
 

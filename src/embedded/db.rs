@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use redb::backends::InMemoryBackend;
 use redb::{
     Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError, Table,
@@ -17,11 +17,9 @@ use redb::{
 use s3s::crypto::{Checksum as _, Md5};
 
 /// Values lie in pieces of this size, so that no reader or writer holds a whole one.
-const CHUNK_BYTES: usize = 256 * 1024;
-/// Content up to this size is kept in memory until its one transaction.
-const SPOOL_BYTES: usize = 16 * CHUNK_BYTES;
+pub(super) const CHUNK_BYTES: usize = 256 * 1024;
 /// An empty object has no chunks, and this as their owner.
-const NO_CHUNKS: u64 = 0;
+pub(super) const NO_CHUNKS: u64 = 0;
 
 /// Owner of the chunks, size, seconds since 1970, ETag, then attributes as name and value.
 type Row<'a> = (u64, u64, u64, &'a str, Vec<(&'a str, &'a str)>);
@@ -89,7 +87,7 @@ pub(super) struct Record {
 
 impl Record {
     /// Written now; its MD5 is its ETag, as on S3.
-    fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes) -> Self {
+    pub(super) fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes) -> Self {
         Self { owner, size, modified: now(), etag: hex(&md5), attributes }
     }
 
@@ -306,7 +304,57 @@ impl Db {
         Ok(result)
     }
 
-    fn new_owner(&self) -> u64 {
+    /// Writes chunks of an object that is not there yet, unseen by readers.
+    pub(super) fn write_ahead(&self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
+        let mut write = self.database.begin_write()?;
+        // It counts only once the object is there; that transaction makes all durable.
+        write.set_durability(Durability::None).map_err(redb::Error::from)?;
+        write.open_table(PENDING)?.insert(owner, ())?;
+        insert_chunks(&mut write.open_table(CHUNKS)?, owner, first, bytes)?;
+        write.commit()?;
+        Ok(())
+    }
+
+    /// Takes back what was written ahead.
+    pub(super) fn abandon(&self, owner: u64) -> Result<(), DbError> {
+        let write = self.database.begin_write()?;
+        // The last transaction may have gone through while its caller went away.
+        if write.open_table(PENDING)?.remove(owner)?.is_some() {
+            remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    /// Makes an object appear, whole and durable, if `condition` holds for what is there now.
+    /// `rest` are its chunks from number `first` on; those before were written ahead.
+    pub(super) fn put(
+        &self,
+        (bucket, key): (&str, &str),
+        record: &Record,
+        (first, rest): (u64, &[u8]),
+        condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal>,
+    ) -> Result<(), DbError> {
+        self.check_bucket(bucket)?;
+        let full = object_key(bucket, key);
+        let write = self.database.begin_write()?;
+        {
+            let mut objects = write.open_table(OBJECTS)?;
+            let mut chunks = write.open_table(CHUNKS)?;
+            let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
+            condition(old.as_ref()).map_err(DbError::Refused)?;
+            if let Some(old) = old {
+                remove_chunks(&mut chunks, old.owner)?;
+            }
+            insert_chunks(&mut chunks, record.owner, first, rest)?;
+            objects.insert(full.as_slice(), record.row())?;
+            write.open_table(PENDING)?.remove(record.owner)?;
+        }
+        write.commit()?;
+        Ok(())
+    }
+
+    pub(super) fn new_owner(&self) -> u64 {
         self.next_owner.fetch_add(1, Ordering::Relaxed)
     }
 }
@@ -374,147 +422,6 @@ impl Content {
     }
 }
 
-/// Content on its way in. Dropped before its end, it leaves nothing behind.
-pub(super) struct Upload {
-    db: Arc<Db>,
-    md5: Md5,
-    size: u64,
-    buffer: BytesMut,
-    /// Set once chunks were written ahead of the object.
-    owner: Option<u64>,
-    written: u64,
-    finished: bool,
-}
-
-impl Upload {
-    pub(super) fn new(db: Arc<Db>) -> Self {
-        Self {
-            db,
-            md5: Md5::new(),
-            size: 0,
-            buffer: BytesMut::new(),
-            owner: None,
-            written: 0,
-            finished: false,
-        }
-    }
-
-    pub(super) fn size(&self) -> u64 {
-        self.size
-    }
-
-    /// Takes the next bytes; what is too much for memory goes to the file, unseen by readers.
-    pub(super) async fn push(&mut self, piece: Bytes) -> Result<(), DbError> {
-        self.md5.update(&piece);
-        self.size += piece.len() as u64;
-        self.buffer.extend_from_slice(&piece);
-        while self.buffer.len() >= SPOOL_BYTES {
-            let ahead = self.buffer.split_to(SPOOL_BYTES).freeze();
-            let owner = *self.owner.get_or_insert_with(|| self.db.new_owner());
-            let first = self.written;
-            self.written += (SPOOL_BYTES / CHUNK_BYTES) as u64;
-            self.db
-                .run(move |db| {
-                    let mut write = db.database.begin_write()?;
-                    // It counts only once the object is there; that transaction makes all durable.
-                    write.set_durability(Durability::None).map_err(redb::Error::from)?;
-                    write.open_table(PENDING)?.insert(owner, ())?;
-                    insert_chunks(&mut write.open_table(CHUNKS)?, owner, first, &ahead)?;
-                    write.commit()?;
-                    Ok(())
-                })
-                .await?;
-        }
-        Ok(())
-    }
-
-    /// The end of the content.
-    pub(super) fn seal(mut self) -> Sealed {
-        let md5 = std::mem::replace(&mut self.md5, Md5::new()).finalize();
-        Sealed { upload: self, md5 }
-    }
-}
-
-/// Content that has come in whole, and waits to be an object.
-pub(super) struct Sealed {
-    upload: Upload,
-    pub(super) md5: [u8; 16],
-}
-
-impl Sealed {
-    /// Makes the object appear, whole and durable, if `condition` holds for what is there now.
-    pub(super) async fn commit(
-        self,
-        bucket: &str,
-        key: &str,
-        attributes: Attributes,
-        condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static,
-    ) -> Result<Record, DbError> {
-        let Self { mut upload, md5 } = self;
-        let rest = upload.buffer.split().freeze();
-        let owner = match upload.owner {
-            Some(owner) => owner,
-            None if rest.is_empty() => NO_CHUNKS,
-            None => upload.db.new_owner(),
-        };
-        let record = Record::new(owner, upload.size, md5, attributes);
-        let (bucket, key, first) = (bucket.to_owned(), key.to_owned(), upload.written);
-        let spooled = upload.owner.is_some();
-        let record = upload
-            .db
-            .run(move |db| {
-                db.check_bucket(&bucket)?;
-                let full = object_key(&bucket, &key);
-                let write = db.database.begin_write()?;
-                {
-                    let mut objects = write.open_table(OBJECTS)?;
-                    let mut chunks = write.open_table(CHUNKS)?;
-                    let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
-                    condition(old.as_ref()).map_err(DbError::Refused)?;
-                    if let Some(old) = old {
-                        remove_chunks(&mut chunks, old.owner)?;
-                    }
-                    insert_chunks(&mut chunks, record.owner, first, &rest)?;
-                    objects.insert(full.as_slice(), record.row())?;
-                    if spooled {
-                        write.open_table(PENDING)?.remove(record.owner)?;
-                    }
-                }
-                write.commit()?;
-                Ok(record)
-            })
-            .await?;
-        upload.finished = true;
-        Ok(record)
-    }
-}
-
-impl Drop for Upload {
-    fn drop(&mut self) {
-        let Some(owner) = self.owner.filter(|_| !self.finished) else { return };
-        let db = self.db.clone();
-        let clean_up = move || {
-            let done = (|| {
-                let write = db.database.begin_write()?;
-                // The last transaction may have gone through while its caller went away.
-                if write.open_table(PENDING)?.remove(owner)?.is_some() {
-                    remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
-                }
-                write.commit()?;
-                Ok::<_, DbError>(())
-            })();
-            if let Err(error) = done {
-                tracing::warn!("an abandoned upload is left to the next start: {error}");
-            }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn_blocking(clean_up)),
-            // The runtime is gone, and the process with it; the next start cleans up.
-            Err(_) => tracing::debug!("an abandoned upload is left to the next start"),
-        }
-    }
-}
-
 fn insert_chunks(
     table: &mut Table<'_, (u64, u64), &[u8]>,
     owner: u64,
@@ -557,51 +464,46 @@ fn hex(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use redb::ReadableTableMetadata;
+
     use super::*;
 
-    fn chunks(db: &Db) -> u64 {
-        use redb::ReadableTableMetadata;
-        db.database.begin_read().unwrap().open_table(CHUNKS).unwrap().len().unwrap()
-    }
-
-    async fn half_an_upload(db: &Arc<Db>) -> Upload {
-        let mut upload = Upload::new(db.clone());
-        upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
-        assert_eq!(chunks(db), 16);
-        upload
-    }
-
-    #[tokio::test]
-    async fn an_abandoned_upload_leaves_nothing_behind() {
-        let db = Arc::new(Db::in_memory().unwrap());
-        drop(half_an_upload(&db).await);
-        while Arc::strong_count(&db) > 1 {
-            tokio::task::yield_now().await;
+    impl Db {
+        pub(in crate::embedded) fn chunks(&self) -> u64 {
+            self.database.begin_read().unwrap().open_table(CHUNKS).unwrap().len().unwrap()
         }
-        assert_eq!(chunks(&db), 0);
     }
 
-    #[tokio::test]
-    async fn what_a_killed_process_did_not_finish_goes_at_the_next_start() {
+    #[test]
+    fn what_is_abandoned_is_gone() {
+        let db = Db::in_memory().unwrap();
+        db.write_ahead(7, 0, &[7; 3 * CHUNK_BYTES]).unwrap();
+        assert_eq!(db.chunks(), 3);
+        db.abandon(7).unwrap();
+        assert_eq!(db.chunks(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_process_did_not_finish_goes_at_the_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("db");
-        let db = Arc::new(Db::open(&file).unwrap());
-        let mut upload = half_an_upload(&db).await;
+        let db = Db::open(&file).unwrap();
+        db.write_ahead(7, 0, &[7; 3 * CHUNK_BYTES]).unwrap();
         // Another writer's commit makes the chunks durable.
         db.create_bucket("bucket").unwrap();
-        upload.finished = true;
-        drop((upload, db));
+        assert_eq!(db.chunks(), 3);
+        drop(db);
         let db = Db::open(&file).unwrap();
-        assert_eq!(chunks(&db), 0);
+        assert_eq!(db.chunks(), 0);
         assert!(db.check_bucket("bucket").is_ok());
     }
 
-    #[tokio::test]
-    async fn owners_are_never_used_twice() {
+    #[test]
+    fn owners_are_never_used_twice() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("db");
         for round in 0..3 {
-            let db = Arc::new(Db::open(&file).unwrap());
+            let db = Db::open(&file).unwrap();
             db.create_bucket("bucket").unwrap();
             db.put_all("bucket", &[(format!("k{round}"), Bytes::from(format!("v{round}")))]).unwrap();
             db.put_all("bucket", &[("empty".into(), Bytes::new())]).unwrap();
@@ -610,7 +512,7 @@ mod tests {
                 assert_eq!(content.piece(&(0..record.size)).unwrap(), format!("v{i}"));
             }
             db.delete("bucket", "empty").unwrap();
-            assert_eq!(chunks(&db), round + 1);
+            assert_eq!(db.chunks(), round + 1);
         }
     }
 }

@@ -10,7 +10,8 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use super::db::{After, Attributes, Content, Db, DbError, ListItem, ListQuery, Record, Refusal, Upload};
+use super::db::{After, Attributes, Content, Db, DbError, ListItem, ListQuery, Record, Refusal};
+use super::upload::Upload;
 
 /// The largest page, and the default one.
 const MAX_KEYS: i32 = 1000;
@@ -80,14 +81,12 @@ impl S3 for Service {
             output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, record.size));
             partial = Some(http::StatusCode::PARTIAL_CONTENT);
         } else if input.checksum_mode.is_some() {
-            let sums = CHECKSUMS.map(|name| attribute(&record, name));
-            [
-                output.checksum_crc32,
-                output.checksum_crc32c,
-                output.checksum_crc64nvme,
-                output.checksum_sha1,
-                output.checksum_sha256,
-            ] = sums;
+            let sums = checksums(&record);
+            output.checksum_crc32 = sums.checksum_crc32;
+            output.checksum_crc32c = sums.checksum_crc32c;
+            output.checksum_crc64nvme = sums.checksum_crc64nvme;
+            output.checksum_sha1 = sums.checksum_sha1;
+            output.checksum_sha256 = sums.checksum_sha256;
         }
         output.body = Some(body(self.0.clone(), content, range));
         let mut response = S3Response::new(output);
@@ -174,16 +173,7 @@ impl S3 for Service {
                 _ => Ok(()),
             })
             .await?;
-        let mut output = PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() };
-        let sums = CHECKSUMS.map(|name| attribute(&record, name));
-        [
-            output.checksum_crc32,
-            output.checksum_crc32c,
-            output.checksum_crc64nvme,
-            output.checksum_sha1,
-            output.checksum_sha256,
-        ] = sums;
-        Ok(S3Response::new(output))
+        Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() }))
     }
 
     async fn delete_object(
@@ -358,6 +348,18 @@ fn computed(hasher: ChecksumHasher) -> Attributes {
         sums.checksum_sha256,
     ];
     CHECKSUMS.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
+}
+
+fn checksums(record: &Record) -> Checksum {
+    let [crc32, crc32c, crc64nvme, sha1, sha256] = CHECKSUMS.map(|name| attribute(record, name));
+    Checksum {
+        checksum_crc32: crc32,
+        checksum_crc32c: crc32c,
+        checksum_crc64nvme: crc64nvme,
+        checksum_sha1: sha1,
+        checksum_sha256: sha256,
+        ..Checksum::default()
+    }
 }
 
 fn etag(record: &Record) -> ETag {

@@ -10,6 +10,9 @@ use super::{ByteRange, Store, corrupt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::ObjectKey;
 
+/// This much progress is no repeated failure: a long download may break now and then.
+const PROGRESS: u64 = 1024 * 1024;
+
 const PAUSE_BEFORE_RESUMING: Duration = Duration::from_millis(50);
 
 /// Bytes of an object as they arrive.
@@ -25,7 +28,9 @@ pub(crate) struct Body {
     at: u64,
     etag: Option<String>,
     stream: ByteStream,
+    /// How often it was taken up without much progress, and where it was the last time.
     resumed: u32,
+    resumed_at: u64,
 }
 
 impl Body {
@@ -36,7 +41,8 @@ impl Body {
         etag: Option<String>,
         stream: ByteStream,
     ) -> Self {
-        Self { key, wanted, at, etag, stream, resumed: 0 }
+        let resumed_at = wanted.start;
+        Self { key, wanted, at, etag, stream, resumed: 0, resumed_at }
     }
 
     /// How many bytes are still to come.
@@ -92,6 +98,10 @@ impl Body {
 
     /// Asks for the rest; `broken` is the answer when that makes no sense any more.
     async fn resume(&mut self, store: &Store, broken: Error) -> Result<()> {
+        if self.wanted.start - self.resumed_at >= PROGRESS {
+            self.resumed = 0;
+        }
+        self.resumed_at = self.wanted.start;
         self.resumed += 1;
         // Without an ETag the rest could come from another version of the object.
         let Some(etag) = self.etag.clone().filter(|_| self.resumed < store.max_attempts) else {

@@ -67,7 +67,12 @@ impl Store {
             .timeout_config(
                 TimeoutConfig::builder()
                     .connect_timeout(settings.timeouts.connect)
-                    .operation_attempt_timeout(settings.timeouts.attempt)
+                    .read_timeout(settings.timeouts.attempt)
+                    // The first attempt also waits for credentials, which may come from far away;
+                    // and a listing's body is part of its attempt.
+                    .operation_attempt_timeout(
+                        (settings.timeouts.operation * 5 / 8).max(settings.timeouts.attempt),
+                    )
                     .operation_timeout(settings.timeouts.operation)
                     .build(),
             )

@@ -85,7 +85,10 @@ impl Failure {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
             }
             Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
-                .with_hint("try again; if it stays, check the network and the endpoint"),
+                .with_hint(
+                    "try again; if it stays, check the network, the endpoint, and that credentials are set: \
+                     the search for them may be what takes so long",
+                ),
             Cause::Unreachable => Error::new(
                 ErrorKind::Unavailable,
                 format!("cannot reach {place}: {}", innermost(&*self.source)),

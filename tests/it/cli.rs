@@ -66,6 +66,18 @@ fn demo_shows_a_session() {
 }
 
 #[test]
+fn demo_json_prints_one_call_a_line() {
+    let output = skillfs(&["--json", "demo"]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    let calls: Vec<serde_json::Value> =
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(calls.len() > 10);
+    assert!(calls.iter().all(|call| call["result"].is_null() != call["error"].is_null()));
+    assert!(calls.iter().any(|call| call["error"]["kind"] == "binary_file"));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
 fn demo_keeps_its_data_on_request() {
     let output = ana(&["ls", "/"]);
     snapshot!("ls-root", output);

@@ -302,6 +302,46 @@ async fn range_that_was_not_asked_for_is_corrupt() {
 }
 
 #[tokio::test]
+async fn object_without_a_length_is_corrupt() {
+    let faulty = faulty(|request, _| match request.operation() {
+        "LIST" => Reply::Forward,
+        // Ends with the connection: a broken one would look the same.
+        _ => Reply::Raw(b"HTTP/1.0 200 OK\r\netag: \"x\"\r\nconnection: close\r\n\r\nhalf of it?".to_vec()),
+    })
+    .await;
+    let error = bounded(faulty.backend.read("notes.md")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    let error = bounded(faulty.backend.read_bytes("notes.md", ..)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+}
+
+#[tokio::test]
+async fn listing_that_never_ends_is_corrupt() {
+    let faulty = faulty(|_, _| {
+        let body = "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTruncated>\
+                    <NextContinuationToken>again</NextContinuationToken><KeyCount>0</KeyCount></ListBucketResult>";
+        Reply::Raw(response(200, "application/xml", body.as_bytes()))
+    })
+    .await;
+    let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    assert_eq!(faulty.wire.take().len(), 2);
+}
+
+#[tokio::test]
+async fn long_download_may_break_now_and_then() {
+    // More breaks than attempts, with more than a megabyte between them.
+    let bucket = Bucket::embedded().await;
+    let content = "0123456789".repeat(900_000);
+    bucket.put("threads/1/long.txt", &content).await;
+    let cut = |_: &Request, n| if n < 6 { Reply::ForwardCut(1_200_000) } else { Reply::Forward };
+    let wire = Wire::start(Some(&bucket.endpoint), cut).await;
+    let backend = connect(&wire.endpoint, &bucket.credentials, &bucket.name).await;
+    let read = bounded(backend.read_bytes("long.txt", ..)).await.unwrap();
+    assert!(read.bytes == content.as_bytes());
+}
+
+#[tokio::test]
 async fn server_that_ignores_ranges_is_still_read_right() {
     let faulty = faulty(|request, _| match request.method.as_str() {
         "GET" => {

@@ -246,6 +246,18 @@ async fn one_endless_line_is_too_large_and_bounded() {
     assert_eq!((past.content.as_str(), past.total_lines), ("", Some(1)));
 }
 
+#[tokio::test]
+async fn a_limit_below_the_first_request_holds_too() {
+    let (embedded, fs) = limited(100).await;
+    embedded.put("big-bucket", "threads/1/x.txt", "0123456789\n".repeat(20)).await.unwrap();
+    embedded.put("big-bucket", "threads/1/fits.txt", "x".repeat(100)).await.unwrap();
+    let backend = fs.session(&session("u1", "1", "k1"));
+    assert_eq!(backend.read("x.txt").await.unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(backend.read_window("x.txt", window(0, 15)).await.unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(backend.read_window("x.txt", window(0, 2)).await.unwrap().lines, 2);
+    assert_eq!(backend.read("fits.txt").await.unwrap().size, 100);
+}
+
 /// A server that claims an object of 5 GB and would send it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
