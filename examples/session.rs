@@ -65,6 +65,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 async fn sample() -> skillfs::Result<SkillFs> {
     let settings = Settings::new("sample");
     let store = Embedded::in_memory()?;
+    store.create_bucket(&settings.bucket).await?;
     let fs = SkillFs::embedded(&store, &settings).await?;
     for (key, content) in [
         ("demo-user/skills/deeds/sale/SKILL.md", &b"---\nname: sale\n---\n# Sale\n"[..]),

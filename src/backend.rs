@@ -41,17 +41,15 @@ impl SkillFs {
         Ok(Self::over(store, settings))
     }
 
-    /// A bucket in an embedded store, which is made when it is not there. Of the settings,
+    /// A bucket in an embedded store; [`Embedded::create_bucket`] makes one. Of the settings,
     /// endpoint, region and credentials are not used.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when a setting is wrong, [`ErrorKind::Unavailable`] when the
-    /// store cannot be written.
+    /// [`ErrorKind::InvalidInput`] when a setting is wrong.
     #[cfg(feature = "embedded")]
     pub async fn embedded(embedded: &Embedded, settings: &Settings) -> Result<Self> {
         settings.check()?;
-        embedded.create_bucket(&settings.bucket).await?;
-        let store = Store::embedded(embedded, settings.clone()).await;
+        let store = Store::embedded(embedded, settings.clone()).await?;
         Ok(Self::over(store, settings))
     }
 

@@ -4,6 +4,7 @@ mod args;
 mod demo;
 mod output;
 
+use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -44,9 +45,18 @@ pub fn main() -> ExitCode {
             );
         }
     };
-    match runtime.block_on(run(args, &output)) {
-        Ok(code) => code,
-        Err(error) => output.failure(&error),
+    // A defect must not look like anything else: no trace of ours on the terminal, and its own code.
+    if args.global.verbose == 0 {
+        std::panic::set_hook(Box::new(|_| ()));
+    }
+    let done = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args, &output))));
+    match done {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => output.failure(&error),
+        Err(_) => output.failure(
+            &Error::new(ErrorKind::Internal, "skillfs ran into a defect of its own")
+                .with_hint("run it again with `-v` to see where, and please report that"),
+        ),
     }
 }
 
@@ -97,6 +107,15 @@ async fn open(global: &Global) -> Result<S3Backend> {
     let session = session(global)?;
     let fs = match &global.embedded {
         Some(directory) => {
+            // Who mistypes a directory wants to know, and not a new store in it.
+            if !directory.is_file() && !Embedded::is_in(directory) {
+                let directory = directory.display();
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("there is no store in `{directory}`"),
+                )
+                .with_hint(format!("make one with sample data: `skillfs demo --embedded {directory}`")));
+            }
             let embedded = Embedded::open(directory).await?;
             SkillFs::embedded(&embedded, &embedded_settings(global)).await?
         }
@@ -112,9 +131,9 @@ async fn open(global: &Global) -> Result<S3Backend> {
     Ok(fs.session(&session))
 }
 
-/// An embedded store is a directory of one's own: its bucket has a name that fits.
+/// An embedded store is a directory of one's own. The environment's bucket is one on S3.
 fn embedded_settings(global: &Global) -> Settings {
-    Settings::new(config::given(&global.bucket, env::BUCKET).unwrap_or_else(|| EMBEDDED_BUCKET.to_owned()))
+    Settings::new(global.bucket.as_deref().unwrap_or(EMBEDDED_BUCKET))
 }
 
 fn session(global: &Global) -> Result<Session> {
@@ -133,7 +152,7 @@ fn trace(verbose: u8) {
     };
     let layer = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_ansi(anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never)
         .with_span_events(FmtSpan::CLOSE)
         .with_target(false);
     tracing_subscriber::registry().with(targets).with(layer).init();

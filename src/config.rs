@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The environment variables that this crate and its program read. The AWS chain reads its own.
 pub mod env {
@@ -82,26 +82,91 @@ impl Settings {
         if self.bucket.is_empty() {
             return Err(no_bucket());
         }
-        // What the SDK would put into a URL; S3 itself allows less.
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:/".contains(c);
-        if !self.bucket.chars().all(plain) || self.bucket.len() > 255 {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("invalid bucket name `{}`", crate::error::shorten(&self.bucket)),
-            )
-            .with_hint("a bucket is named by lower-case letters, digits, dots and hyphens"));
+        // What the SDK would put into a URL; S3 itself allows less. An ARN names an access point.
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+        let arn = self.bucket.starts_with("arn:");
+        if !self.bucket.chars().all(|c| plain(c) || (arn && ":/".contains(c))) || self.bucket.len() > 255 {
+            return Err(invalid(
+                "bucket name",
+                &self.bucket,
+                "a bucket is named by lower-case letters, digits, dots and hyphens",
+            ));
         }
-        if let Some(url) = &self.endpoint_url
-            && !(url.starts_with("http://") || url.starts_with("https://"))
-        {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("invalid endpoint URL `{}`", crate::error::shorten(url)),
-            )
-            .with_hint("write it with its scheme, such as `http://127.0.0.1:4566`"));
+        if let Some(url) = &self.endpoint_url {
+            check_url(url)?;
         }
-        Ok(())
+        if let Some(region) = &self.region {
+            check_region(region)?;
+        }
+        match &self.credentials {
+            Some(credentials) => credentials.check(),
+            None => check_aws_variables(),
+        }
     }
+}
+
+fn invalid(what: &str, value: &str, hint: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("invalid {what} `{}`", shorten(value))).with_hint(hint)
+}
+
+/// A scheme, a host, perhaps a port and a path. Credentials have no place in it: URLs are printed.
+fn check_url(url: &str) -> Result<()> {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let Some(rest) = rest else {
+        return Err(invalid(
+            "endpoint URL",
+            url,
+            "write it with `http://` or `https://`, such as `http://127.0.0.1:4566`",
+        ));
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    if authority.contains('@') {
+        return Err(Error::new(ErrorKind::InvalidInput, "the endpoint URL holds a user or a password")
+            .with_hint("take them out; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"));
+    }
+    let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map(|(_, port)| port);
+    let strange = |c: char| c.is_control() || c.is_whitespace() || "?#\\".contains(c) || !c.is_ascii();
+    let no_port = port.is_some_and(|port| port.parse::<u16>().is_err());
+    if authority.trim_end_matches(':').is_empty()
+        || authority.starts_with(':')
+        || no_port
+        || rest.chars().any(strange)
+    {
+        return Err(invalid(
+            "endpoint URL",
+            url,
+            "write scheme, host and port only, such as `http://127.0.0.1:4566`",
+        ));
+    }
+    Ok(())
+}
+
+/// The SDK puts it into a header and panics when it does not fit there.
+pub(crate) fn check_region(region: &str) -> Result<()> {
+    if region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        return Err(invalid(
+            "region",
+            region,
+            "write it as `eu-south-2`; look for a stray line end in AWS_REGION",
+        ));
+    }
+    Ok(())
+}
+
+/// The same for credentials, wherever we can see them. A `.env` file with Windows line ends is enough.
+fn check_aws_variables() -> Result<()> {
+    for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
+        check_secret(name, &var(name).unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+fn check_secret(name: &str, value: &str) -> Result<()> {
+    if value.chars().all(|c| c.is_ascii_graphic()) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, format!("{name} holds a character that no credential has"))
+        .with_hint("look for a stray space or line end in it"))
 }
 
 /// The endpoint that the environment names: ours first, then the two of AWS.
@@ -170,6 +235,14 @@ impl StaticCredentials {
     }
 }
 
+impl StaticCredentials {
+    fn check(&self) -> Result<()> {
+        check_secret("the access key", &self.access_key_id)?;
+        check_secret("the secret key", &self.secret_access_key)?;
+        check_secret("the session token", self.session_token.as_deref().unwrap_or_default())
+    }
+}
+
 impl fmt::Debug for StaticCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StaticCredentials")
@@ -193,6 +266,28 @@ mod tests {
     }
 
     #[test]
+    fn a_password_in_a_url_is_refused_and_not_repeated() {
+        let settings =
+            Settings { endpoint_url: Some("http://u:hunter2@127.0.0.1:1".into()), ..Settings::new("b") };
+        let error = settings.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(!format!("{error:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn what_would_break_a_header_is_told_before_any_request() {
+        for region in ["us-east-1\r", "", "a b", "a\u{1b}[31m", "é"] {
+            assert_eq!(check_region(region).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        assert!(check_region("eu-south-2").is_ok());
+        for (key, secret) in [("AKIA\r", "s"), ("AKIA", "s\n"), ("", "é")] {
+            let credentials = Some(StaticCredentials::new(key, secret));
+            let error = Settings { credentials, ..Settings::new("b") }.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
     fn wrong_settings_are_told_before_any_request() {
         let check = |bucket: &str, url: Option<&str>| {
             Settings { endpoint_url: url.map(str::to_owned), ..Settings::new(bucket) }
@@ -202,6 +297,25 @@ mod tests {
         assert_eq!(check("my-bucket", Some("http://127.0.0.1:4566")), Ok(()));
         assert_eq!(check("", None), Err(ErrorKind::InvalidInput));
         assert_eq!(check("a b", None), Err(ErrorKind::InvalidInput));
-        assert_eq!(check("b", Some("localhost:4566")), Err(ErrorKind::InvalidInput));
+        assert_eq!(check("a/b", None), Err(ErrorKind::InvalidInput));
+        assert_eq!(check("arn:aws:s3:eu-south-2:123456789012:accesspoint/x", None), Ok(()));
+        for url in
+            ["http://localhost", "https://s3.example.com/", "http://[::1]:4566", "http://127.0.0.1:9000/path"]
+        {
+            assert_eq!(check("b", Some(url)), Ok(()), "{url}");
+        }
+        for url in [
+            "localhost:4566",
+            "ftp://x",
+            "http://",
+            "http://:1",
+            "http://h:99999",
+            "http://h:x",
+            "http://h/p?x=1",
+            "http://a b",
+            "http://h\r",
+        ] {
+            assert_eq!(check("b", Some(url)), Err(ErrorKind::InvalidInput), "{url}");
+        }
     }
 }

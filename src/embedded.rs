@@ -52,6 +52,12 @@ impl Embedded {
         Ok(Self::over(db))
     }
 
+    /// Whether a directory holds a store.
+    #[must_use]
+    pub fn is_in(directory: impl AsRef<Path>) -> bool {
+        directory.as_ref().join(FILE_NAME).is_file()
+    }
+
     /// Opens the store in a directory, and makes both when they are not there.
     ///
     /// One process at a time has it open. A second one waits two seconds, then gives up.
@@ -62,6 +68,10 @@ impl Embedded {
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         let name = directory.display().to_string();
+        if directory.is_file() {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is a file, not a directory"))
+                .with_hint("give the directory that holds the store, or that shall hold it"));
+        }
         let deadline = Instant::now() + WAIT_FOR_THE_OTHER;
         loop {
             let directory = directory.clone();
@@ -70,9 +80,7 @@ impl Embedded {
                 Db::open(&directory.join(FILE_NAME))
             })
             .await
-            .map_err(|e| {
-                Error::new(ErrorKind::Internal, "opening the embedded store failed").with_source(e)
-            })?;
+            .unwrap_or(Err(OpenError::Damaged));
             match opened {
                 Ok(db) => return Ok(Self::over(db)),
                 Err(OpenError::InUse) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
@@ -179,6 +187,8 @@ fn not_opened(name: &str, error: OpenError) -> Error {
             format!("the embedded store in `{name}` is in use by another process"),
         )
         .with_hint("wait until the other process has ended, or give another directory"),
+        OpenError::Damaged => Error::new(ErrorKind::Corrupt, format!("`{FILE_NAME}` in `{name}` is damaged"))
+            .with_hint("restore the file from a copy, or give another directory"),
         OpenError::NoStore(source) => Error::new(
             ErrorKind::Corrupt,
             format!("`{FILE_NAME}` in `{name}` is no store that can be opened: {source}"),

@@ -95,7 +95,7 @@ pub struct Tree {
     /// What lies in it, sorted by path bytes; empty for a file.
     pub children: Vec<Tree>,
     /// Keys anywhere in it that no path can name. Counted at the top only.
-    #[serde(skip)]
+    #[serde(skip_serializing_if = "is_zero")]
     pub hidden: u64,
 }
 
@@ -150,6 +150,11 @@ impl Tree {
         }
         (directories, files)
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// `2026-11-16T09:30:00Z`, as in JSON.

@@ -13,6 +13,8 @@ pub(crate) const MAX_ID_CHARS: usize = 128;
 /// share a prefix with another tenant.
 pub(crate) const RESERVED_USER_IDS: [&str; 3] = ["threads", "tickets", "shared"];
 
+const NOTHING: [&str; 0] = [];
+
 const ALLOWED: &str = "A-Z a-z 0-9 . _ - @ : + = | # ~";
 
 macro_rules! id {
@@ -33,10 +35,10 @@ macro_rules! id {
                         ErrorKind::InvalidId,
                         format!(concat!("invalid ", $noun, " `{}`: {}"), shorten(text), why),
                     )
-                    .with_hint(format!(
+                    .with_hint(if $reserved.contains(&text) { "choose another word".to_owned() } else { format!(
                         concat!("a ", $noun, " has 1 to {} characters of {} and does not start with a dot"),
                         MAX_ID_CHARS, ALLOWED,
-                    ))
+                    ) })
                 })?;
                 Ok(Self(text.to_owned()))
             }
@@ -103,14 +105,14 @@ id! {
     /// A conversation, whose files are `threads/{thread_id}/`.
     ///
     /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
-    ThreadId, "thread_id", reserved: []
+    ThreadId, "thread_id", reserved: NOTHING
 }
 
 id! {
     /// A ticket, whose files are `tickets/{ticket_id}/`.
     ///
     /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
-    TicketId, "ticket_id", reserved: []
+    TicketId, "ticket_id", reserved: NOTHING
 }
 
 fn check(text: &str, reserved: &[&str]) -> Result<(), String> {
@@ -127,7 +129,7 @@ fn check(text: &str, reserved: &[&str]) -> Result<(), String> {
         return Err("it starts with a dot".to_owned());
     }
     if reserved.contains(&text) {
-        return Err("the word is reserved for a prefix of the bucket; choose another".to_owned());
+        return Err("the word is reserved for a prefix of the bucket".to_owned());
     }
     Ok(())
 }

@@ -22,6 +22,7 @@
 //!
 //! // Once a process. On S3: `SkillFs::connect(&Settings::new("my-bucket")).await?`.
 //! let store = Embedded::in_memory()?;
+//! store.create_bucket("my-bucket").await?;
 //! let fs = SkillFs::embedded(&store, &Settings::new("my-bucket")).await?;
 //! store.put("my-bucket", "ana/skills/deeds/sale/SKILL.md", "---\nname: sale\n---\nSteps…\n").await?;
 //! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;

@@ -201,10 +201,18 @@ impl Mounts {
 
     fn no_such_mount(&self, path: &VirtualPath) -> Error {
         let names: Vec<_> = self.iter().map(|m| format!("`{}`", m.path)).collect();
-        let hint = if names.is_empty() {
-            "this session has no mounts: open it with a user, a thread or a ticket".to_owned()
-        } else {
-            format!("this session has {}", names.join(", "))
+        let needs = match path.segments().next() {
+            Some("workspace") => Some("`/workspace` needs a thread: `--thread` or SKILLFS_THREAD"),
+            Some("ticket") => Some("`/ticket` needs a ticket: `--ticket` or SKILLFS_TICKET"),
+            Some("skills") => Some("`/skills` needs a user: `--user` or SKILLFS_USER"),
+            _ => None,
+        };
+        let hint = match needs {
+            Some(needs) => needs.to_owned(),
+            None if names.is_empty() => {
+                "this session has no mounts: open it with a user, a thread or a ticket".to_owned()
+            }
+            None => format!("this session has {}", names.join(", ")),
         };
         Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
             .at(path)
@@ -235,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_table_holds() {
+    fn the_mount_table_holds() {
         let mounts = Mounts::of(&session("u1", "t1", "k1"));
         let check = |path: &str, expected: &str| assert_eq!(key(&mounts, path).unwrap(), expected);
         check("/workspace/notes.md", "threads/t1/notes.md");

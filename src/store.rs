@@ -123,7 +123,7 @@ impl Store {
                 etag: head.e_tag.map(etag_token),
             })),
             Err(error) => match Failure::from(error) {
-                failure if failure.is_missing_key() => Ok(None),
+                failure if failure.is_missing_head() => Ok(None),
                 failure => Err(self.fail(failure)),
             },
         }

@@ -73,7 +73,7 @@ impl S3Backend {
         self.ls_pages(path, depth).map_ok(|page| stream::iter(page.entries).map(Ok)).try_flatten().boxed()
     }
 
-    #[instrument(name = "ls", skip_all, fields(%path, ?depth))]
+    #[instrument(name = "ls", skip_all, fields(?path, ?depth))]
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
         let mut listing = Listing::default();
         let mut walk = Walk::new(self.clone(), &path, depth)?;

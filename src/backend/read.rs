@@ -18,8 +18,8 @@ use crate::text::{self, Binary, HEAD_BYTES, LineWindow, StreamDecoder, StreamErr
 const ATTEMPTS: u32 = 3;
 
 /// The ways out of `too_large`.
-const WINDOW: &str = "read a window of lines, with an offset and a limit";
-const FEWER_LINES: &str = "ask for fewer lines, or read bytes";
+const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
+const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
 
 /// Which lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -134,7 +134,7 @@ impl S3Backend {
         self.read_range(path.into_path()?, range).await
     }
 
-    #[instrument(name = "read_bytes", skip_all, fields(%path, ?range))]
+    #[instrument(name = "read_bytes", skip_all, fields(?path, ?range))]
     async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
         // HTTP has no empty range: ask for one byte, and use none of it.
         let empty = range.end.is_some_and(|end| end <= range.start);
@@ -149,7 +149,7 @@ impl S3Backend {
         Ok(FileBytes { path, bytes: bytes.into(), size: meta.size, modified: meta.modified, etag: meta.etag })
     }
 
-    #[instrument(name = "read", skip_all, fields(%path, ?window))]
+    #[instrument(name = "read", skip_all, fields(?path, ?window))]
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
         let mut attempt = 1;
         loop {
@@ -367,5 +367,5 @@ fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {
         format!("File '{path}' is a binary file ({mime}, {size} bytes) and cannot be read as text"),
     )
     .at(path)
-    .with_hint("refer to it by its path, or read its bytes")
+    .with_hint("refer to it by its path instead of reading it")
 }

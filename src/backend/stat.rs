@@ -37,7 +37,7 @@ impl S3Backend {
         }
     }
 
-    #[instrument(name = "stat", skip_all, fields(%path))]
+    #[instrument(name = "stat", skip_all, fields(?path))]
     async fn stat_path(&self, path: VirtualPath) -> Result<Entry> {
         let (key, directory) = match self.mounts.resolve(&path)? {
             Location::Root | Location::Mount(_) => return Ok(Entry::directory(path)),

@@ -23,7 +23,7 @@ Examples:
 Exit codes: 0 yes or done, 1 a plain no, 2 wrong usage, 3 not found, 4 refused,
 5 conflict, 6 unreadable content, 7 storage unavailable, 70 a defect.";
 
-/// A virtual filesystem and skill library for AI agents, on S3
+/// A virtual filesystem for AI agents and their skills, on S3
 #[derive(Debug, Parser)]
 #[command(version, styles = STYLES, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Args {
@@ -93,10 +93,10 @@ pub(super) enum Command {
         /// What to read; `.md` is added where it is missing
         path: String,
         /// The first line, counted from 0
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
         offset: Option<u64>,
         /// How many lines at most
-        #[arg(long, value_name = "N")]
+        #[arg(long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
         limit: Option<u64>,
         /// Number the lines, from 1
         #[arg(short = 'n', long)]
@@ -131,6 +131,10 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
     )]
     Demo,
+}
+
+fn whole_number(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "it must be a whole number, 0 or more")
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! `skillfs demo`: a session on sample data, on the real S3 protocol, with nothing to set up.
 
 use std::fmt::Display;
-use std::path::Path;
 
 use include_dir::{Dir, include_dir};
 use serde::Serialize;
@@ -11,7 +10,6 @@ use super::output::{
     ACCENT, BAD, BOLD, DIM, DIRECTORY, Described, GOOD, Output, plural, print, to_json, visible,
 };
 use crate::backend::{S3Backend, SkillFs, Window};
-use crate::config::Settings;
 use crate::embedded::Embedded;
 use crate::entry::Entry;
 use crate::error::{Error, Result};
@@ -36,7 +34,8 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
         Some(directory) => Embedded::open(directory).await?,
         None => Embedded::in_memory()?,
     };
-    let settings = Settings::new(super::EMBEDDED_BUCKET);
+    let settings = super::embedded_settings(global);
+    embedded.create_bucket(&settings.bucket).await?;
     let fs = SkillFs::embedded(&embedded, &settings).await?;
     let objects = seed(&embedded, &settings.bucket).await?;
     let session = Session {
@@ -47,7 +46,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     let show = Show { json: output.is_json(), backend: fs.session(&session), fs };
     show.heading("A bucket of many tenants, seen by one agent's session")?;
     show.line(format!(
-        "{DIM}{objects} objects in an embedded store, spoken to by aws-sdk-s3; user {USER}, thread {THREAD}, ticket {TICKET_ID}{DIM:#}"
+        "{DIM}{objects} objects, on the real S3 protocol; user {USER}, thread {THREAD}, ticket {TICKET_ID}{DIM:#}"
     ))?;
 
     show.heading("Its three mounts")?;
@@ -78,7 +77,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
         requests.get,
         requests.head
     ))?;
-    show.way_on(global.embedded.as_deref())
+    show.way_on(global)
 }
 
 /// Puts the sample data of two tenants into the bucket; tells how many objects that were.
@@ -107,7 +106,7 @@ fn gather(dir: &'static Dir<'_>, prefix: &str, objects: &mut Vec<(String, &'stat
 
 /// A description is one long line; its beginning says enough here.
 fn cut(line: &str) -> String {
-    const MOST: usize = 92;
+    const MOST: usize = 70;
     match line.char_indices().nth(MOST) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line.to_owned(),
@@ -149,7 +148,7 @@ impl Show {
             0 => "no request".to_owned(),
             n => plural(n, "request", "requests"),
         };
-        self.line(format!("\n  {ACCENT}{call:<68}{ACCENT:#} {DIM}{cost}{DIM:#}"))
+        self.line(format!("\n  {ACCENT}{call}{ACCENT:#} {DIM}· {cost}{DIM:#}"))
     }
 
     fn refusal(&self, error: &Error) -> Result<()> {
@@ -201,7 +200,7 @@ impl Show {
         let Some(listing) = self.counted("ls", path, self.backend.ls(path)).await? else { return Ok(()) };
         for Entry { path, kind: _, size, .. } in &listing.entries {
             match size {
-                Some(size) => self.line(format!("    {path:<60} {DIM}{size:>6} bytes{DIM:#}"))?,
+                Some(size) => self.line(format!("    {path:<56} {DIM}{size:>5} bytes{DIM:#}"))?,
                 None => self.line(format!("    {DIRECTORY}{path}{DIRECTORY:#}"))?,
             }
         }
@@ -233,26 +232,29 @@ impl Show {
         self.line(format!("    {style}{exists}{style:#}"))
     }
 
-    fn way_on(&self, kept: Option<&Path>) -> Result<()> {
+    fn way_on(&self, global: &Global) -> Result<()> {
         self.heading("Go on")?;
-        match kept {
-            Some(directory) => {
-                let directory = visible(&directory.display().to_string(), false);
-                let session = format!(
-                    "skillfs --embedded {directory} --user {USER} --thread {THREAD} --ticket {TICKET_ID}"
-                );
-                self.line(format!("  {session} tree /skills"))?;
-                self.line(format!("  {session} --json ls -R /workspace"))
-            }
-            None => {
-                self.line(
-                    "  skillfs demo --embedded ./demo-data      keep this data, to try the other commands on",
-                )?;
-                self.line("  skillfs --help                           what there is")?;
-                self.line(format!(
-                    "  {DIM}(from a checkout: `cargo run -- demo --embedded ./demo-data`){DIM:#}"
-                ))
-            }
-        }
+        let Some(directory) = &global.embedded else {
+            self.line("  skillfs demo --embedded ./demo-data    keep this data, to try other commands")?;
+            self.line("  skillfs --help                         what there is")?;
+            return self
+                .line(format!("  {DIM}from a checkout: cargo run -- demo --embedded ./demo-data{DIM:#}"));
+        };
+        let bucket =
+            global.bucket.as_ref().map_or(String::new(), |name| format!(" --bucket {}", quoted(name)));
+        let directory = quoted(&visible(&directory.display().to_string(), false));
+        let session = format!("skillfs --embedded {directory}{bucket} --user {USER} --thread {THREAD}");
+        self.line(format!("  {session} tree /skills"))?;
+        self.line(format!("  {session} --json ls -R /workspace"))
+    }
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/~+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }

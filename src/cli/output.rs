@@ -92,15 +92,32 @@ impl Output {
         } else {
             print_raw(content.as_bytes())?;
         }
-        if let Some(next) = file.next_offset {
-            let of = file.total_lines.map_or("more".to_owned(), |total| total.to_string());
-            let what = match file.lines {
-                0 => format!("no lines of {of}"),
-                lines => format!("lines {} to {} of {of}", file.offset + 1, file.offset + lines),
-            };
-            self.note(&format!("{what}; go on with --offset {next}"));
+        if self.terminal && !content.is_empty() && !content.ends_with('\n') {
+            print_raw(b"\n")?;
         }
+        self.where_it_is(file);
         Ok(())
+    }
+
+    /// Which part of the file that was, unless it was all of it.
+    fn where_it_is(&self, file: &TextFile) {
+        let (first, last) = (file.offset + 1, file.offset + file.lines);
+        let of = file.total_lines.map_or(String::new(), |total| format!(" of {total}"));
+        let lines = if file.lines == 1 {
+            format!("line {first}{of}")
+        } else {
+            format!("lines {first} to {last}{of}")
+        };
+        match (file.lines, file.next_offset, file.total_lines) {
+            (0, None, Some(total)) if file.offset > 0 => {
+                self.note(&format!("nothing there: the file has {}", plural(total, "line", "lines")));
+            }
+            (0, ..) | (_, None, _) => {}
+            (_, Some(next), Some(_)) => self.note(&format!("{lines}; go on with --offset {next}")),
+            (_, Some(next), None) => {
+                self.note(&format!("{lines}, and there are more; go on with --offset {next}"));
+            }
+        }
     }
 
     pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
@@ -132,9 +149,16 @@ impl Output {
 
     /// A note about keys that exist and cannot be named.
     pub(super) fn hidden(&self, hidden: u64) {
-        if hidden > 0 {
-            let keys = plural(hidden, "key is", "keys are");
-            self.note(&format!("{keys} hidden, because no path can name them (such as `a//b`)"));
+        if hidden > 0 && self.json {
+            // Nothing is lost when nobody listens.
+            let _ = writeln!(anstream::stderr(), "{{\"hidden\":{hidden}}}");
+        } else if hidden > 0 {
+            let keys = plural(
+                hidden,
+                "key is hidden: no path can name it",
+                "keys are hidden: no path can name them",
+            );
+            self.note(&format!("{keys} (such as `a//b`)"));
         }
     }
 
@@ -209,20 +233,43 @@ impl<'a> From<&'a Error> for Described<'a> {
 }
 
 fn not_printed(error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}")).with_source(error)
+    Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}"))
+        .with_hint("check where the output goes: the disk may be full")
+        .with_source(error)
 }
 
 pub(super) fn to_json(value: &impl Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| {
+    let mut bytes = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Harmless);
+    value.serialize(&mut serializer).map_err(|e| {
         Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e)
-    })
+    })?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// JSON that no terminal acts on: what could, is written as `\uXXXX`, which means the same.
+struct Harmless;
+
+impl serde_json::ser::Formatter for Harmless {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(acts) {
+            writer.write_all(&rest.as_bytes()[..at])?;
+            let c = rest[at..].chars().next().unwrap_or_default();
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(writer, "\\u{unit:04x}")?;
+            }
+            rest = &rest[at + c.len_utf8()..];
+        }
+        writer.write_all(rest.as_bytes())
+    }
 }
 
 fn print_failure(json: bool, error: Described<'_>) {
     let mut stderr = anstream::stderr();
     // Nothing more can be done when nobody listens.
     let _ = if json {
-        writeln!(stderr, "{}", serde_json::to_string(&Failure { error }).unwrap_or_default())
+        writeln!(stderr, "{}", to_json(&Failure { error }).unwrap_or_default())
     } else {
         let hint = error.hint.map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
         let message = visible(error.message, false);
@@ -262,29 +309,33 @@ pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Makes visible what a terminal would act on: control characters, and those that turn or hide text.
-pub(super) fn visible(text: &str, lines: bool) -> String {
+/// Whether a terminal would act on it: control characters, and those that turn or hide text.
+fn acts(c: char) -> bool {
+    match c {
+        '\u{ad}'
+        | '\u{61c}'
+        | '\u{200b}'..='\u{200c}'
+        | '\u{200e}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}'
+        | '\u{feff}'
+        | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// Makes visible what a terminal would act on; line ends and tabs of content stay.
+pub(super) fn visible(text: &str, content: bool) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        let acts = match c {
-            '\n' | '\t' => !lines,
-            '\u{ad}'
-            | '\u{61c}'
-            | '\u{200b}'..='\u{200c}'
-            | '\u{200e}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e007f}' => true,
-            c => c.is_control(),
-        };
-        if c == '\r' && lines {
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\n' | '\t' if content => out.push(c),
             // The other half of a line end.
-        } else if acts {
-            out.extend(c.escape_unicode());
-        } else {
-            out.push(c);
+            '\r' if content && chars.peek() == Some(&'\n') => {}
+            c if acts(c) => out.extend(c.escape_unicode()),
+            c => out.push(c),
         }
     }
     out
@@ -300,6 +351,15 @@ mod tests {
         assert_eq!(visible("gpj\u{202e}.exe", false), "gpj\\u{202e}.exe");
         assert_eq!(visible("é 🦀 👩\u{200d}💻", false), "é 🦀 👩\u{200d}💻");
         assert_eq!(visible("a\tb\r\nc", true), "a\tb\nc");
+        assert_eq!(visible("right\rwrong", true), "right\\u{d}wrong");
+    }
+
+    #[test]
+    fn json_cannot_drive_a_terminal_and_means_the_same() {
+        let text = "a\u{9b}31m\u{202e}\u{200b}\u{e0041}\n\"é🦀";
+        let json = to_json(&text).unwrap();
+        assert!(!json.chars().any(acts), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 
     #[test]

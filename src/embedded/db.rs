@@ -38,6 +38,7 @@ pub(super) type Attributes = Vec<(String, String)>;
 #[derive(Debug)]
 pub(super) enum OpenError {
     InUse,
+    Damaged,
     NoStore(redb::Error),
     Io(redb::Error),
 }
@@ -51,8 +52,9 @@ pub(super) enum DbError {
     Refused(Refusal),
     #[error(transparent)]
     Storage(#[from] redb::Error),
-    #[error("the task that worked on the store ended early")]
-    Task,
+    /// `redb` panics on some damages.
+    #[error("the file is damaged")]
+    Damaged,
 }
 
 /// A condition that did not hold.
@@ -170,7 +172,7 @@ impl Db {
         work: impl FnOnce(&Self) -> Result<T, DbError> + Send + 'static,
     ) -> Result<T, DbError> {
         let db = self.clone();
-        tokio::task::spawn_blocking(move || work(&db)).await.map_err(|_| DbError::Task)?
+        tokio::task::spawn_blocking(move || work(&db)).await.map_err(|_| DbError::Damaged)?
     }
 
     pub(super) fn create_bucket(&self, bucket: &str) -> Result<(), DbError> {
@@ -477,7 +479,7 @@ mod tests {
     #[test]
     fn what_is_abandoned_is_gone() {
         let db = Db::in_memory().unwrap();
-        db.write_ahead(7, 0, &[7; 3 * CHUNK_BYTES]).unwrap();
+        db.write_ahead(7, 0, &vec![7; 3 * CHUNK_BYTES]).unwrap();
         assert_eq!(db.chunks(), 3);
         db.abandon(7).unwrap();
         assert_eq!(db.chunks(), 0);
@@ -488,7 +490,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("db");
         let db = Db::open(&file).unwrap();
-        db.write_ahead(7, 0, &[7; 3 * CHUNK_BYTES]).unwrap();
+        db.write_ahead(7, 0, &vec![7; 3 * CHUNK_BYTES]).unwrap();
         // Another writer's commit makes the chunks durable.
         db.create_bucket("bucket").unwrap();
         assert_eq!(db.chunks(), 3);

@@ -297,6 +297,11 @@ impl From<DbError> for S3Error {
             DbError::NoSuchBucket(_) => s3_error!(NoSuchBucket, "The specified bucket does not exist"),
             DbError::Refused(Refusal::Precondition) => s3_error!(PreconditionFailed),
             DbError::Refused(Refusal::NoSuchKey) => s3_error!(NoSuchKey),
+            DbError::Damaged | DbError::Storage(redb::Error::Corrupted(_)) => {
+                let mut damaged = S3Error::new(S3ErrorCode::Custom("StoreDamaged".into()));
+                damaged.set_status_code(http::StatusCode::INTERNAL_SERVER_ERROR);
+                damaged
+            }
             error => {
                 tracing::error!("the embedded store failed: {error}");
                 S3Error::with_source(S3ErrorCode::InternalError, Box::new(error))

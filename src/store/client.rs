@@ -17,7 +17,7 @@ use aws_sdk_s3::config::{
 use aws_smithy_http_client::tls;
 
 use super::{Counters, Store};
-use crate::config::{Settings, StaticCredentials};
+use crate::config::{Settings, StaticCredentials, check_region};
 use crate::error::Result;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
@@ -39,10 +39,10 @@ impl Store {
             .pool_max_idle_per_host(settings.max_idle_connections)
             .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
             .build_https();
-        Ok(Self::with_http_client(settings, http).await)
+        Self::with_http_client(settings, http).await
     }
 
-    async fn with_http_client(settings: &Settings, http: SharedHttpClient) -> Self {
+    async fn with_http_client(settings: &Settings, http: SharedHttpClient) -> Result<Self> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         loader = match (&settings.region, &settings.endpoint_url) {
             (Some(region), _) => loader.region(Region::new(region.clone())),
@@ -61,6 +61,9 @@ impl Store {
             loader = loader.credentials_provider(Credentials::from(credentials.clone()));
         }
         let chain = loader.load().await;
+        if let Some(region) = chain.region() {
+            check_region(region.as_ref())?;
+        }
         let counters = Counters::default();
         let config = aws_sdk_s3::config::Builder::from(&chain)
             .force_path_style(chain.endpoint_url().is_some())
@@ -89,14 +92,14 @@ impl Store {
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .interceptor(counters.clone())
             .build();
-        Self {
+        Ok(Self {
             client: Client::from_conf(config),
             bucket: settings.bucket.clone(),
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
             max_attempts: settings.max_attempts.max(1),
-        }
+        })
     }
 }
 
@@ -132,14 +135,14 @@ mod in_process {
         HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
     };
 
-    use super::{Settings, StaticCredentials, Store};
+    use super::{Result, Settings, StaticCredentials, Store};
     use crate::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 
     /// It is never looked up: requests do not leave the process.
     const HOST: &str = "embedded.invalid";
 
     impl Store {
-        pub(crate) async fn embedded(embedded: &Embedded, mut settings: Settings) -> Self {
+        pub(crate) async fn embedded(embedded: &Embedded, mut settings: Settings) -> Result<Self> {
             settings.endpoint_url = Some(format!("http://{HOST}"));
             settings.region = Some("us-east-1".to_owned());
             settings.credentials = Some(StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY));

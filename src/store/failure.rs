@@ -73,9 +73,14 @@ impl Failure {
         }
     }
 
-    /// 404 for the key, not for the bucket.
+    /// 404 for the key: not for the bucket, and not from a server that is no S3.
     pub(super) fn is_missing_key(&self) -> bool {
-        matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code != "NoSuchBucket")
+        matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code == "NoSuchKey")
+    }
+
+    /// The same for a HEAD, whose 404 has no body to tell by: a LIST must have the last word.
+    pub(super) fn is_missing_head(&self) -> bool {
+        self.status() == Some(404)
     }
 
     pub(super) fn into_error(self, bucket: &str, endpoint: Option<&str>) -> Error {
@@ -89,15 +94,24 @@ impl Failure {
                     "try again; if it stays, check the network, the endpoint, and that credentials are set: \
                      the search for them may be what takes so long",
                 ),
-            Cause::Unreachable => Error::new(
-                ErrorKind::Unavailable,
-                format!("cannot reach {place}: {}", innermost(&*self.source)),
+            Cause::Unreachable => {
+                let why = innermost(&*self.source);
+                let hint = if why.to_lowercase().contains("certificate") {
+                    "the server's certificate is not trusted: install its authority on this machine"
+                        .to_owned()
+                } else {
+                    format!(
+                        "check that the server runs, and the address in `--endpoint-url`, {} or the AWS variables",
+                        env::ENDPOINT_URL
+                    )
+                };
+                Error::new(ErrorKind::Unavailable, format!("cannot reach {place}: {why}")).with_hint(hint)
+            }
+            Cause::NoCredentials => Error::new(
+                ErrorKind::Denied,
+                format!("no AWS credentials were found: {}", innermost(&*self.source)),
             )
-            .with_hint(format!(
-                "check that the server runs, and the address in `--endpoint-url`, {} or the AWS variables",
-                env::ENDPOINT_URL
-            )),
-            Cause::NoCredentials => Error::new(ErrorKind::Denied, "no AWS credentials were found").with_hint(
+            .with_hint(
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role",
             ),
             Cause::Garbled => Error::new(
@@ -168,10 +182,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             format!("the storage denied access to the bucket `{bucket}` ({said})"),
             "the credentials need s3:GetObject and s3:ListBucket on this prefix",
         ),
+        // An object that is missing is no failure, and is asked for before.
         (404, _) => error(
-            ErrorKind::NotFound,
-            format!("the storage has no such object ({said})"),
-            "list the directory",
+            ErrorKind::Unavailable,
+            format!("the server does not answer like S3 ({said})"),
+            "check the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables",
         ),
         (409 | 412, _) => error(
             ErrorKind::Conflict,
@@ -195,6 +210,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             ErrorKind::Throttled,
             format!("the storage is overloaded ({said})"),
             "wait a few seconds, then retry",
+        ),
+        (_, "StoreDamaged") => error(
+            ErrorKind::Corrupt,
+            format!("the embedded store is damaged ({said})"),
+            "restore its file from a copy, or give another directory",
         ),
         (500..=599, _) | (_, "InternalError") => error(
             ErrorKind::Unavailable,
@@ -225,13 +245,10 @@ mod tests {
 
     #[test]
     fn every_answer_has_a_kind_and_a_way_out() {
-        use ErrorKind::{
-            Conflict, Denied, Internal, InvalidInput, NotFound, Throttled, Timeout, Unavailable,
-        };
+        use ErrorKind::{Conflict, Corrupt, Denied, Internal, InvalidInput, Throttled, Timeout, Unavailable};
         for (status, code, kind) in [
             (404, "NoSuchBucket", Unavailable),
-            (404, "NoSuchKey", NotFound),
-            (404, "", NotFound),
+            (404, "", Unavailable),
             (301, "PermanentRedirect", Unavailable),
             (307, "TemporaryRedirect", Unavailable),
             (400, "AuthorizationHeaderMalformed", Unavailable),
@@ -255,6 +272,7 @@ mod tests {
             (502, "", Unavailable),
             (400, "RequestTimeout", Timeout),
             (400, "InvalidBucketName", InvalidInput),
+            (500, "StoreDamaged", Corrupt),
             (400, "MadeUp", Internal),
         ] {
             let error = answer(status, code, "", None, "b");

@@ -191,7 +191,57 @@ fn wrong_usage_exits_with_2() {
     snapshot!("usage-no-bucket", skillfs(&["--user", "ana", "ls", "/skills"]));
     snapshot!("usage-bad-id", skillfs(&["--embedded", "x", "--user", "threads", "ls", "/skills"]));
     snapshot!("usage-bad-endpoint", skillfs(&["--bucket", "b", "--endpoint-url", "localhost:1", "ls"]));
-    assert!(!Path::new("x").exists(), "a wrong identifier must not make a store");
+    snapshot!("usage-bad-number", ana(&["read", "/ticket/requirements", "--offset", "-1"]));
+    snapshot!(
+        "usage-no-thread",
+        skillfs(&["--embedded", DATA.path().to_str().unwrap(), "--user", "ana", "read", "x"])
+    );
+}
+
+#[test]
+fn a_mistyped_directory_is_told_and_not_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let typo = directory.path().join("typo");
+    let output = skillfs(&["--embedded", typo.to_str().unwrap(), "--user", "ana", "ls", "/skills"]);
+    assert_eq!(output.status.code(), Some(7));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("there is no store in") && stderr.contains("skillfs demo --embedded"),
+        "{stderr}"
+    );
+    assert!(!typo.exists());
+    // A bucket that is not there is not made either, and the environment's is one on S3.
+    let data = DATA.path().to_str().unwrap();
+    let output = skillfs(&["--embedded", data, "--bucket", "other", "--user", "ana", "ls", "/skills"]);
+    assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = program()
+        .env("SKILLFS_BUCKET", "other")
+        .args(["--embedded", data, "--user", "ana", "ls", "/skills"])
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+}
+
+#[test]
+fn what_would_break_a_header_is_wrong_usage() {
+    let session =
+        ["--bucket", "acme", "--endpoint-url", "http://127.0.0.1:1", "--thread", "t", "ls", "/workspace"];
+    for (name, value) in [
+        ("AWS_REGION", "us-east-1\r"),
+        ("AWS_ACCESS_KEY_ID", "test\r"),
+        ("AWS_SECRET_ACCESS_KEY", "te\u{1b}st"),
+        ("AWS_SESSION_TOKEN", "t\nx"),
+    ] {
+        let output = program()
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env(name, value)
+            .args(session)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
+        assert!(stderr.contains("error: ") && stderr.contains("hint: "), "{name}: {stderr}");
+    }
 }
 
 #[test]

@@ -70,6 +70,7 @@ async fn what_was_acknowledged_survives_a_kill() {
         written = written.max(last.expect("the child ended early") + 1);
 
         let embedded = Embedded::open(directory.path()).await.unwrap();
+        embedded.create_bucket("test-bucket").await.unwrap();
         let fs = SkillFs::embedded(&embedded, &settings("test-bucket")).await.unwrap();
         let backend = fs.session(&session("u1", "1", "k1"));
         for i in 0..written {
@@ -109,6 +110,7 @@ async fn what_is_written_is_there_after_reopening() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..3 {
         let embedded = Embedded::open(directory.path().join("made/on/the/way")).await.unwrap();
+        embedded.create_bucket("test-bucket").await.unwrap();
         let fs = SkillFs::embedded(&embedded, &settings("test-bucket")).await.unwrap();
         let backend = fs.session(&session("u1", "1", "k1"));
         assert_eq!(backend.ls("/workspace").await.unwrap().entries.len(), round);
@@ -154,5 +156,40 @@ async fn a_file_that_is_no_store_is_corrupt_and_stays_as_it_is() {
     assert!(std::fs::read_to_string(&file).unwrap().starts_with("this is somebody's poem"));
     // A file where a directory should be.
     let error = Embedded::open(&file).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_store_is_corrupt() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("skillfs.redb");
+    let embedded = Embedded::open(directory.path()).await.unwrap();
+    embedded.create_bucket("test-bucket").await.unwrap();
+    let objects = (0..200).map(|i| (format!("threads/1/f{i}"), vec![b'x'; 5_000].into()));
+    embedded.put_all("test-bucket", objects).await.unwrap();
+    drop(embedded);
+    let whole = std::fs::read(&file).unwrap();
+    let mut found = 0;
+    for at in (8_192..whole.len() - 65_536).step_by(whole.len() / 16) {
+        let mut damaged = whole.clone();
+        damaged[at..at + 40_960].fill(0x5a);
+        std::fs::write(&file, damaged).unwrap();
+        let outcome = async {
+            let embedded = Embedded::open(directory.path()).await?;
+            let fs = SkillFs::embedded(&embedded, &settings("test-bucket")).await?;
+            let backend = fs.session(&session("u1", "1", "k1"));
+            for entry in backend.ls("/workspace").await?.entries {
+                backend.read(&entry.path).await?;
+            }
+            Ok::<_, skillfs::Error>(())
+        };
+        match outcome.await.map_err(|e| e.kind()) {
+            // Free space, or content that nothing watches over.
+            Ok(()) | Err(ErrorKind::NotFound | ErrorKind::BinaryFile) => {}
+            // The list of buckets may be what is gone.
+            Err(ErrorKind::Corrupt | ErrorKind::Unavailable) => found += 1,
+            Err(other) => panic!("damage at {at} is {other}"),
+        }
+    }
+    assert!(found > 0, "no damage was noticed");
 }

@@ -285,6 +285,9 @@ async fn answer_that_is_no_s3_is_unavailable() {
         faulty(|_, _| Reply::Raw(response(200, "text/html", b"<html><body>Welcome to the proxy"))).await;
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    // A web server that knows nothing of S3 has nothing to say on what exists.
+    let web = self::faulty(|_, _| Reply::Raw(response(404, "text/html", b"<h1>Not here</h1>"))).await;
+    all_fail_with(&web.backend, ErrorKind::Unavailable).await;
     let not_http = self::faulty(|_, _| Reply::Raw(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec())).await;
     let error = bounded(not_http.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");

@@ -58,6 +58,7 @@ impl Bucket {
 
     pub async fn in_embedded(embedded: &Embedded) -> Self {
         let name = "test-bucket".to_owned();
+        embedded.create_bucket(&name).await.unwrap();
         let fs = SkillFs::embedded(embedded, &settings(&name)).await.unwrap();
         let endpoint = serve(embedded).await;
         let credentials = StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY);
