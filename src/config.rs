@@ -161,6 +161,24 @@ fn check_aws_variables() -> Result<()> {
     Ok(())
 }
 
+/// What to do when the AWS chain found nothing.
+pub(crate) fn credentials_hint() -> String {
+    match (var("AWS_ACCESS_KEY_ID"), var("AWS_SECRET_ACCESS_KEY"), var("AWS_PROFILE")) {
+        (Some(_), None, _) => {
+            "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not: set both".to_owned()
+        }
+        (None, Some(_), _) => {
+            "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID is not: set both".to_owned()
+        }
+        (_, _, Some(profile)) => format!(
+            "AWS_PROFILE names `{}`, which gives none: look for it in the files that `aws configure` writes",
+            shorten(&profile)
+        ),
+        _ => "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role"
+            .to_owned(),
+    }
+}
+
 fn check_secret(name: &str, value: &str) -> Result<()> {
     if value.chars().all(|c| c.is_ascii_graphic()) {
         return Ok(());

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
-use crate::config::env;
+use crate::config::{credentials_hint, env};
 use crate::error::{Error, ErrorKind, shorten};
 
 /// A request that did not succeed.
@@ -107,13 +107,9 @@ impl Failure {
                 };
                 Error::new(ErrorKind::Unavailable, format!("cannot reach {place}: {why}")).with_hint(hint)
             }
-            Cause::NoCredentials => Error::new(
-                ErrorKind::Denied,
-                format!("no AWS credentials were found: {}", innermost(&*self.source)),
-            )
-            .with_hint(
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role",
-            ),
+            Cause::NoCredentials => {
+                Error::new(ErrorKind::Denied, "no AWS credentials were found").with_hint(credentials_hint())
+            }
             Cause::Garbled => Error::new(
                 ErrorKind::Unavailable,
                 format!("the storage's answer cannot be understood: {}", innermost(&*self.source)),
