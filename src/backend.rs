@@ -4,11 +4,13 @@
 mod list;
 mod read;
 mod stat;
+mod union;
 
 use std::sync::Arc;
 
 pub use self::list::Depth;
 pub use self::read::{FileBytes, TextFile, Window};
+pub(crate) use self::union::{SkillPlace, Union};
 use crate::config::Settings;
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
@@ -28,6 +30,7 @@ pub struct SkillFs(Arc<Shared>);
 struct Shared {
     store: Store,
     max_read_bytes: u64,
+    list_undescribed_skills: bool,
 }
 
 impl SkillFs {
@@ -54,7 +57,11 @@ impl SkillFs {
     }
 
     fn over(store: Store, settings: &Settings) -> Self {
-        Self(Arc::new(Shared { store, max_read_bytes: settings.max_read_bytes }))
+        Self(Arc::new(Shared {
+            store,
+            max_read_bytes: settings.max_read_bytes,
+            list_undescribed_skills: settings.list_undescribed_skills,
+        }))
     }
 
     /// Opens a session. No I/O; it costs microseconds.
@@ -86,6 +93,10 @@ impl S3Backend {
     /// The session's mounts, sorted by path.
     pub fn mounts(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
+    }
+
+    pub(crate) fn lists_undescribed_skills(&self) -> bool {
+        self.shared.list_undescribed_skills
     }
 
     fn store(&self) -> &Store {

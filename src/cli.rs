@@ -3,6 +3,7 @@
 mod args;
 mod demo;
 mod output;
+mod skills;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use crate::backend::{S3Backend, SkillFs, Window};
 use crate::config::{self, Settings, env};
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{ThreadId, TicketId, UserId};
+use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 use crate::mount::Session;
 use crate::path::VirtualPath;
 
@@ -67,6 +68,9 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         demo::run(&global, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Admin(command) = command {
+        return skills::admin(command, output).await;
+    }
     let backend = open(&global).await?;
     match command {
         Command::Ls { path, long, recursive } => {
@@ -97,7 +101,8 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
             output.tree(&tree)?;
             output.hidden(tree.hidden);
         }
-        Command::Demo => {}
+        Command::Skills(command) => skills::run(&backend, command, output).await?,
+        Command::Admin(_) | Command::Demo => {}
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -141,7 +146,16 @@ fn session(global: &Global) -> Result<Session> {
         user: config::given(&global.user, env::USER).map(UserId::try_from).transpose()?,
         thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
         ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
+        libraries: libraries(global)?,
     })
+}
+
+/// `--library` as often as wanted, else a list between commas in the environment.
+fn libraries(global: &Global) -> Result<Vec<LibraryId>> {
+    let listed =
+        config::given(&None, env::LIBRARIES).filter(|_| global.library.is_empty()).unwrap_or_default();
+    let listed = listed.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned);
+    global.library.iter().cloned().chain(listed).map(LibraryId::try_from).collect()
 }
 
 /// `-v` shows operations and requests with their times, `-vv` all that the libraries say.

@@ -17,6 +17,8 @@ pub mod env {
     pub const THREAD: &str = "SKILLFS_THREAD";
     /// The ticket of the session (command line only).
     pub const TICKET: &str = "SKILLFS_TICKET";
+    /// The shared libraries of the session, between commas (command line only).
+    pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
     /// The address of S3, as the AWS tools know it.
     pub const AWS_ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
     /// The address of every service, as the AWS tools know it.
@@ -51,6 +53,9 @@ pub struct Settings {
     pub max_idle_connections: usize,
     /// The largest text that is read whole, in bytes. Default 10 MiB.
     pub max_read_bytes: u64,
+    /// Whether a skill without a description of its own is a skill, described by the beginning of its
+    /// text. Default true.
+    pub list_undescribed_skills: bool,
 }
 
 impl Settings {
@@ -65,6 +70,7 @@ impl Settings {
             max_attempts: 3,
             max_idle_connections: 64,
             max_read_bytes: 10 * 1024 * 1024,
+            list_undescribed_skills: true,
         }
     }
 

@@ -51,6 +51,15 @@ impl Entry {
         self.path.name().unwrap_or_default()
     }
 
+    /// In key order: a directory counts as its name and a slash.
+    pub(crate) fn by_key(a: &Self, b: &Self) -> std::cmp::Ordering {
+        let key = |entry: &Self| {
+            let slash = if entry.is_directory() { "/" } else { "" };
+            format!("{}{slash}", entry.path)
+        };
+        key(a).cmp(&key(b))
+    }
+
     /// By path bytes; of one path the file first.
     fn order(&self) -> (&VirtualPath, EntryKind) {
         (&self.path, self.kind)
@@ -159,8 +168,13 @@ fn is_zero(count: &u64) -> bool {
 
 /// `2026-11-16T09:30:00Z`, as in JSON.
 pub(crate) fn format_time(time: SystemTime) -> String {
-    let time = OffsetDateTime::from(time);
-    time.replace_nanosecond(0).unwrap_or(time).format(&Rfc3339).unwrap_or_default()
+    let seconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_secs()).ok(),
+        Err(before) => i64::try_from(before.duration().as_secs()).ok().map(|seconds| -seconds),
+    };
+    // A server may claim a year that no calendar has.
+    let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "-".to_owned())
 }
 
 pub(crate) fn rfc3339<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -193,6 +207,12 @@ mod tests {
             serde_json::to_string(&entry("/skills", EntryKind::Directory)).unwrap(),
             r#"{"path":"/skills","kind":"directory","size":null,"modified":null,"etag":null}"#
         );
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_no_panic() {
+        assert_eq!(format_time(UNIX_EPOCH + Duration::from_secs(300_000_000_000)), "-");
+        assert_eq!(format_time(UNIX_EPOCH - Duration::from_secs(1)), "1969-12-31T23:59:59Z");
     }
 
     #[test]

@@ -59,6 +59,30 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All of them, in the order of the contract.
+    pub const ALL: [Self; 20] = [
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Conflict,
+        Self::ReadOnly,
+        Self::Denied,
+        Self::InvalidPath,
+        Self::InvalidId,
+        Self::InvalidInput,
+        Self::IsDirectory,
+        Self::NotDirectory,
+        Self::BinaryFile,
+        Self::TooLarge,
+        Self::InvalidSkill,
+        Self::Ambiguous,
+        Self::QuotaExceeded,
+        Self::Throttled,
+        Self::Timeout,
+        Self::Unavailable,
+        Self::Corrupt,
+        Self::Internal,
+    ];
+
     /// The stable name, as it stands in JSON: `not_found`, `binary_file`, …
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -226,7 +250,7 @@ mod tests {
 
     #[test]
     fn names_agree_with_serde() {
-        for kind in [ErrorKind::NotFound, ErrorKind::BinaryFile, ErrorKind::QuotaExceeded] {
+        for kind in ErrorKind::ALL {
             let json = serde_json::to_string(&kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""));
         }

@@ -109,6 +109,13 @@ id! {
 }
 
 id! {
+    /// A library that many users share, whose skills are `shared/{library_id}/skills/`.
+    ///
+    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    LibraryId, "library_id", reserved: NOTHING
+}
+
+id! {
     /// A ticket, whose files are `tickets/{ticket_id}/`.
     ///
     /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.

@@ -6,9 +6,10 @@
 //! |---|---|---|---|
 //! | `/workspace` | `threads/{thread_id}/` | read and write | a thread |
 //! | `/ticket` | `tickets/{ticket_id}/` | read | a ticket |
-//! | `/skills` | `{user_id}/skills/` | read | a user |
+//! | `/skills` | `{user_id}/skills/`, then `shared/{library_id}/skills/` | read | a user or libraries |
 //!
-//! It lists, probes and reads them, and nothing else of the bucket.
+//! It lists, probes and reads them, and nothing else of the bucket. On top stands a skill library: it
+//! discovers skills, puts the right few words of each into the prompt, and loads the rest on demand.
 //!
 //! # The smallest example
 //!
@@ -57,6 +58,9 @@
 //!   that is parsed already.
 //! - [`ObjectKey`] is what S3 can name. Only a session's mounts make one, from a parsed path; a key
 //!   that was listed comes back as a path or as nothing.
+//! - [`SkillLibrary`] is what [`S3Backend::skills`] finds: a catalogue for the prompt, and names to load
+//!   more by. [`S3Backend::load_skill`] gives one skill's instructions, [`S3Backend::skill_resources`]
+//!   what else is in it.
 //! - [`Error`] has a stable [`kind`](Error::kind) to branch on, a message that names the path, and a
 //!   hint that says what to do next. Language models read them too.
 //!
@@ -88,6 +92,8 @@ mod mount;
 mod entry;
 mod text;
 
+mod manifest;
+
 mod config;
 
 #[cfg(feature = "embedded")]
@@ -97,6 +103,8 @@ mod store;
 
 mod backend;
 
+mod skill;
+
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -105,7 +113,14 @@ pub use crate::backend::{Depth, FileBytes, S3Backend, SkillFs, TextFile, Window}
 pub use crate::config::{Settings, StaticCredentials, Timeouts, env};
 pub use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::id::{ThreadId, TicketId, UserId};
+pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
+pub use crate::manifest::{
+    Diagnostic, Document, Manifest, Properties, Severity, Yaml, read_properties, validate,
+};
 pub use crate::mount::{Access, Mount, ObjectKey, Session};
 pub use crate::path::{IntoPath, VirtualPath};
+pub use crate::skill::{
+    AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,
+    ResourceKind, Skill, SkillLibrary, Unknown, available_skills, check_folder,
+};
 pub use crate::store::RequestCounts;

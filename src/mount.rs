@@ -4,17 +4,20 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::error::{Error, ErrorKind, Result};
-use crate::id::{ThreadId, TicketId, UserId};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 use crate::path::VirtualPath;
+
+/// The mount that has layers.
+const SKILLS: &str = "skills";
 
 /// The longest key S3 takes, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 1024;
 
 /// Who a session is: everything it may see follows from this.
 ///
-/// Without a thread there is no `/workspace`, without a ticket no `/ticket`, without a user no
-/// `/skills`.
+/// Without a thread there is no `/workspace`, without a ticket no `/ticket`, without a user
+/// and without libraries no `/skills`.
 ///
 /// ```
 /// use skillfs::{Session, ThreadId, UserId};
@@ -34,6 +37,8 @@ pub struct Session {
     pub thread: Option<ThreadId>,
     /// Which ticket `/ticket` shows.
     pub ticket: Option<TicketId>,
+    /// Shared libraries that `/skills` shows behind the user's own, the first one first.
+    pub libraries: Vec<LibraryId>,
 }
 
 /// What a session may do in a mount.
@@ -51,7 +56,15 @@ pub enum Access {
 pub struct Mount {
     path: VirtualPath,
     access: Access,
+    /// What lies behind it, the first layer first; more than one only for `/skills`.
+    layers: Vec<Layer>,
+}
+
+/// One prefix of the bucket that a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Layer {
     prefix: KeyPrefix,
+    library: Option<LibraryId>,
 }
 
 impl Mount {
@@ -65,6 +78,11 @@ impl Mount {
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    fn directory(&self, layer: usize) -> Option<Directory> {
+        let prefix = self.layers.get(layer)?.prefix.clone();
+        Some(Directory { path: self.path.clone(), prefix })
     }
 }
 
@@ -113,6 +131,8 @@ pub(crate) enum Location {
     Mount(Directory),
     /// Something inside a mount: a file, a directory, both or nothing.
     Inside { key: ObjectKey, directory: Directory },
+    /// A mount of several layers, or something inside it: only all layers together can tell.
+    Layered,
 }
 
 /// A directory's path and the prefix behind it: turns listed keys back into paths.
@@ -131,9 +151,10 @@ impl Directory {
         &self.prefix
     }
 
-    /// What is behind this directory's prefix in a listed key; `None` for a key from elsewhere.
+    /// What is behind this directory's prefix in a listed key; `None` for a key from elsewhere, and
+    /// for one that is longer than any key.
     pub(crate) fn relative<'k>(&self, key: &'k str) -> Option<&'k str> {
-        key.strip_prefix(self.prefix.as_str())
+        key.strip_prefix(self.prefix.as_str()).filter(|_| key.len() <= MAX_KEY_BYTES)
     }
 
     /// The path of a listed key; `None` for a key from elsewhere and for one that no path names.
@@ -148,20 +169,31 @@ pub(crate) struct Mounts(Vec<Mount>);
 
 impl Mounts {
     pub(crate) fn of(session: &Session) -> Self {
-        let mount = |name, access, prefix| Mount {
-            path: VirtualPath::top_level(name),
-            access,
-            prefix: KeyPrefix(prefix),
-        };
+        let mount = |name, access, layers| Mount { path: VirtualPath::top_level(name), access, layers };
+        let layer = |prefix, library| Layer { prefix: KeyPrefix(prefix), library };
         let mut mounts = Vec::new();
-        if let Some(user) = &session.user {
-            mounts.push(mount("skills", Access::ReadOnly, format!("{user}/skills/")));
+        let own = session.user.iter().map(|user| layer(format!("{user}/skills/"), None));
+        // A library that is named twice is one.
+        let mut libraries: Vec<&LibraryId> = Vec::new();
+        for id in &session.libraries {
+            if !libraries.contains(&id) {
+                libraries.push(id);
+            }
+        }
+        let shared = libraries.into_iter().map(|id| layer(format!("shared/{id}/skills/"), Some(id.clone())));
+        let skills: Vec<_> = own.chain(shared).collect();
+        if !skills.is_empty() {
+            mounts.push(mount(SKILLS, Access::ReadOnly, skills));
         }
         if let Some(ticket) = &session.ticket {
-            mounts.push(mount("ticket", Access::ReadOnly, format!("tickets/{ticket}/")));
+            mounts.push(mount("ticket", Access::ReadOnly, vec![layer(format!("tickets/{ticket}/"), None)]));
         }
         if let Some(thread) = &session.thread {
-            mounts.push(mount("workspace", Access::ReadWrite, format!("threads/{thread}/")));
+            mounts.push(mount(
+                "workspace",
+                Access::ReadWrite,
+                vec![layer(format!("threads/{thread}/"), None)],
+            ));
         }
         Self(mounts)
     }
@@ -171,20 +203,59 @@ impl Mounts {
         self.0.iter()
     }
 
+    /// The layers of `/skills`, the first one first, as directories; none without the mount.
+    pub(crate) fn skill_layers(&self) -> Vec<Directory> {
+        let Some(mount) = self.iter().find(|mount| mount.path.name() == Some(SKILLS)) else {
+            return Vec::new();
+        };
+        (0..mount.layers.len()).filter_map(|layer| mount.directory(layer)).collect()
+    }
+
+    /// The shared library behind a layer of `/skills`; `None` for the user's own.
+    pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
+        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
+        mount.layers.get(layer)?.library.as_ref()
+    }
+
     /// Resolves a path. No I/O.
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
-        let Some(first) = path.segments().next() else {
-            return Ok(Location::Root);
-        };
-        let mount = self
-            .iter()
-            .find(|mount| mount.path.name() == Some(first))
-            .ok_or_else(|| self.no_such_mount(path))?;
+        match self.mount_of(path)? {
+            None => Ok(Location::Root),
+            Some(mount) if mount.layers.len() > 1 => {
+                // The longest layer decides whether the name fits into a key.
+                for layer in 0..mount.layers.len() {
+                    Self::resolve_in(mount, layer, path)?;
+                }
+                Ok(Location::Layered)
+            }
+            Some(mount) => Self::resolve_in(mount, 0, path),
+        }
+    }
+
+    /// Resolves a path in one layer of its mount. No I/O.
+    pub(crate) fn resolve_layer(&self, path: &VirtualPath, layer: usize) -> Result<Location> {
+        match self.mount_of(path)? {
+            None => Ok(Location::Root),
+            Some(mount) => Self::resolve_in(mount, layer, path),
+        }
+    }
+
+    /// The mount that a path lies in; `None` for the root.
+    fn mount_of(&self, path: &VirtualPath) -> Result<Option<&Mount>> {
+        let Some(first) = path.segments().next() else { return Ok(None) };
+        let mount = self.iter().find(|mount| mount.path.name() == Some(first));
+        mount.map(Some).ok_or_else(|| self.no_such_mount(path))
+    }
+
+    fn resolve_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Result<Location> {
+        let top = mount.directory(layer).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, format!("`{}` has no layer {layer}", mount.path)).at(path)
+        })?;
         let relative = path.as_str()[mount.path.as_str().len()..].trim_start_matches('/');
         if relative.is_empty() {
-            return Ok(Location::Mount(Directory { path: mount.path.clone(), prefix: mount.prefix.clone() }));
+            return Ok(Location::Mount(top));
         }
-        let key = format!("{}{relative}", mount.prefix.as_str());
+        let key = format!("{}{relative}", top.prefix.as_str());
         if key.len() > MAX_KEY_BYTES {
             return Err(Error::new(
                 ErrorKind::InvalidPath,
@@ -193,10 +264,8 @@ impl Mounts {
             .at(path)
             .with_hint("use shorter or fewer directory names"));
         }
-        Ok(Location::Inside {
-            directory: Directory { path: path.clone(), prefix: KeyPrefix(format!("{key}/")) },
-            key: ObjectKey(key),
-        })
+        let directory = Directory { path: path.clone(), prefix: KeyPrefix(format!("{key}/")) };
+        Ok(Location::Inside { directory, key: ObjectKey(key) })
     }
 
     fn no_such_mount(&self, path: &VirtualPath) -> Error {
@@ -204,7 +273,9 @@ impl Mounts {
         let needs = match path.segments().next() {
             Some("workspace") => Some("`/workspace` needs a thread: `--thread` or SKILLFS_THREAD"),
             Some("ticket") => Some("`/ticket` needs a ticket: `--ticket` or SKILLFS_TICKET"),
-            Some("skills") => Some("`/skills` needs a user: `--user` or SKILLFS_USER"),
+            Some("skills") => Some(
+                "`/skills` needs a user or a library: `--user` or SKILLFS_USER, `--library` or SKILLFS_LIBRARIES",
+            ),
             _ => None,
         };
         let hint = match needs {
@@ -214,7 +285,7 @@ impl Mounts {
             }
             None => format!("this session has {}", names.join(", ")),
         };
-        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
+        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{}`", shorten(path.as_str())))
             .at(path)
             .with_hint(hint)
     }
@@ -231,6 +302,7 @@ mod tests {
             user: Some(UserId::parse(user).unwrap()),
             thread: Some(ThreadId::parse(thread).unwrap()),
             ticket: Some(TicketId::parse(ticket).unwrap()),
+            libraries: Vec::new(),
         }
     }
 
@@ -239,6 +311,7 @@ mod tests {
             Location::Root => Ok(String::new()),
             Location::Mount(directory) => Ok(directory.prefix().as_str().to_owned()),
             Location::Inside { key, .. } => Ok(key.as_str().to_owned()),
+            Location::Layered => Ok("layered".to_owned()),
         }
     }
 
@@ -252,6 +325,28 @@ mod tests {
         check("notes.md", "threads/t1/notes.md");
         check("/workspace", "threads/t1/");
         check("/", "");
+    }
+
+    #[test]
+    fn libraries_are_layers_behind_the_users_own() {
+        let libraries = vec![LibraryId::parse("acme").unwrap(), LibraryId::parse("skills").unwrap()];
+        let mounts = Mounts::of(&Session { libraries, ..session("u1", "t1", "k1") });
+        let path = VirtualPath::parse("/skills/a/SKILL.md").unwrap();
+        assert_eq!(mounts.resolve(&path).unwrap(), Location::Layered);
+        let key = |layer| match mounts.resolve_layer(&path, layer).unwrap() {
+            Location::Inside { key, .. } => key.as_str().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(key(0), "u1/skills/a/SKILL.md");
+        assert_eq!(key(1), "shared/acme/skills/a/SKILL.md");
+        assert_eq!(key(2), "shared/skills/skills/a/SKILL.md");
+        assert!(mounts.resolve_layer(&path, 3).is_err());
+        assert_eq!(mounts.library_of(0), None);
+        assert_eq!(mounts.library_of(1).unwrap().as_str(), "acme");
+        // A library alone is a mount too, of one layer.
+        let libraries = vec![LibraryId::parse("acme").unwrap()];
+        let mounts = Mounts::of(&Session { libraries, ..Session::default() });
+        assert!(matches!(mounts.resolve(&path).unwrap(), Location::Inside { .. }));
     }
 
     #[test]
@@ -383,12 +478,14 @@ mod tests {
             let Ok((a, b)) = UserId::parse(&a).and_then(|a| Ok((a, UserId::parse(&b)?))) else { return Ok(()) };
             let thread = |id: &UserId| ThreadId::parse(id.as_str()).ok();
             let ticket = |id: &UserId| TicketId::parse(id.as_str()).ok();
-            let of = |id: UserId| Mounts::of(&Session { thread: thread(&id), ticket: ticket(&id), user: Some(id) });
+            let of = |id: UserId| {
+                Mounts::of(&Session { thread: thread(&id), ticket: ticket(&id), user: Some(id), ..Session::default() })
+            };
             let (a, b) = (of(a), of(b));
             let Ok(path) = VirtualPath::parse(&path) else { return Ok(()) };
             if let Ok(Location::Inside { key, .. }) = a.resolve(&path) {
                 for mount in b.iter() {
-                    prop_assert!(!key.as_str().starts_with(mount.prefix.as_str()));
+                    prop_assert!(!key.as_str().starts_with(mount.layers[0].prefix.as_str()));
                 }
             }
         }
@@ -419,7 +516,9 @@ mod tests {
             };
             let listed = format!("threads/t1/{relative}");
             if let Some(path) = directory.path_of(&listed) {
-                let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) else { return Ok(()) };
+                let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) else {
+                    return Err(TestCaseError::fail(format!("{path} has no key")));
+                };
                 prop_assert_eq!(key.as_str(), listed);
             }
         }

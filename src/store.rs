@@ -33,6 +33,8 @@ pub(crate) struct Store {
     counters: Counters,
     /// The longest silence inside a body.
     body_silence: Duration,
+    /// How long a body may take for its next few kilobytes.
+    body_patience: Duration,
     max_attempts: u32,
 }
 
@@ -52,10 +54,70 @@ pub(crate) enum Depth {
 }
 
 /// One page of a listing, in key order.
-#[derive(Debug, Default)]
-pub(crate) struct ListPage {
-    pub(crate) items: Vec<Listed>,
-    pub(crate) next: Option<String>,
+#[derive(Debug)]
+struct ListPage {
+    items: Vec<Listed>,
+    next: Option<String>,
+}
+
+/// A listing, page by page. It ends: every page goes on behind the one before.
+#[derive(Debug)]
+pub(crate) struct Lister {
+    prefix: KeyPrefix,
+    depth: Depth,
+    max_keys: Option<i32>,
+    token: Option<String>,
+    done: bool,
+    last_key: Option<String>,
+    empty_pages: u32,
+}
+
+/// S3 may send an empty page and go on; so many are no listing any more.
+const MAX_EMPTY_PAGES: u32 = 100;
+
+impl Lister {
+    pub(crate) fn new(prefix: &KeyPrefix, depth: Depth) -> Self {
+        Self {
+            depth,
+            max_keys: None,
+            token: None,
+            // Nothing can lie below a prefix that is longer than any key.
+            done: !prefix.can_have_keys(),
+            last_key: None,
+            empty_pages: 0,
+            prefix: prefix.clone(),
+        }
+    }
+
+    /// Pages of this many items.
+    pub(crate) fn page_size(mut self, keys: i32) -> Self {
+        self.max_keys = Some(keys);
+        self
+    }
+
+    /// The next items, in key order; `None` behind the last ones. One request, as a rule.
+    pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
+        while !self.done {
+            let page = store.list(&self.prefix, self.depth, self.max_keys, self.token.take()).await?;
+            self.done = page.next.is_none();
+            self.token = page.next;
+            match (page.items.first(), page.items.last()) {
+                (Some(first), Some(last)) => {
+                    if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
+                        return Err(corrupt("the storage lists the same keys again"));
+                    }
+                    self.last_key = Some(last.key().to_owned());
+                    self.empty_pages = 0;
+                    return Ok(Some(page.items));
+                }
+                _ => self.empty_pages += 1,
+            }
+            if self.empty_pages > MAX_EMPTY_PAGES {
+                return Err(corrupt("the storage sends empty pages without an end"));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// What a listing found.
@@ -131,7 +193,7 @@ impl Store {
 
     /// One ListObjectsV2.
     #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str(), ?depth))]
-    pub(crate) async fn list(
+    async fn list(
         &self,
         prefix: &KeyPrefix,
         depth: Depth,
@@ -147,7 +209,7 @@ impl Store {
             // One control character in one key would break the XML of the whole page.
             .encoding_type(EncodingType::Url)
             .set_max_keys(max_keys)
-            .set_continuation_token(token.clone());
+            .set_continuation_token(token);
         let page = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
@@ -170,11 +232,11 @@ impl Store {
         }
         items.sort_by(|a, b| a.key().cmp(b.key()));
         let next = match (page.is_truncated, page.next_continuation_token) {
-            // The same token again, or none, would never come to an end.
-            (Some(true), next) if next.is_none() || next == token => {
+            (Some(true), None) => {
                 return Err(corrupt("the storage cut a listing and gave no way to go on"));
             }
-            (Some(true), next) => next,
+            // A token alone says that there is more, too.
+            (Some(true) | None, next) => next,
             _ => None,
         };
         Ok(ListPage { items, next })

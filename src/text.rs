@@ -27,13 +27,19 @@ pub(crate) fn sniff(head: &[u8]) -> Result<&'static Encoding, Binary> {
     judge(head, false)
 }
 
+/// Decides on whole content.
+pub(crate) fn judge_whole(bytes: &[u8]) -> Result<&'static Encoding, Binary> {
+    judge(bytes, true)
+}
+
 /// Decides on whole content, and decodes it.
 pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
     let encoding = judge(&bytes, true)?;
     let skip = bom(&bytes).map_or(0, |(_, length)| length);
     let content = if encoding == UTF_8 && skip == 0 {
-        // Judged valid: this takes the buffer over without a copy.
-        String::from_utf8(bytes).map_err(|_| Binary(UNKNOWN_BINARY))?
+        // Valid as a rule: this takes the buffer over without a copy.
+        String::from_utf8(bytes)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     } else {
         encoding.decode_without_bom_handling(&bytes[skip..]).0.into_owned()
     };
@@ -44,30 +50,38 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
 }
 
 fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
-    let magic = magic(bytes);
     if let Some((encoding, length)) = bom(bytes)
         && decodes(encoding, &bytes[length..], whole)
     {
         return Ok(encoding);
     }
-    let has_nul = bytes.contains(&0);
-    if !has_nul && is_utf8(bytes, whole) {
-        return match magic {
-            Some(mime) if mime == "application/pdf" || has_binary_control(bytes) => Err(Binary(mime)),
-            _ => Ok(UTF_8),
-        };
+    let binary = || Err(Binary(magic(bytes).unwrap_or(UNKNOWN_BINARY)));
+    if bytes.contains(&0) || bytes.starts_with(PDF) {
+        return binary();
+    }
+    if is_utf8(bytes, whole) {
+        // Magic bytes that are text themselves, such as `BM`, say nothing about text.
+        let signed = bytes.iter().take(4).any(|b| is_binary_control(*b)) && magic(bytes).is_some();
+        return if signed { binary() } else { Ok(UTF_8) };
     }
     // Legacy text has none of the control characters that compressed or encrypted bytes are full of.
-    if magic.is_some() || has_nul || has_binary_control(bytes) {
-        return Err(Binary(magic.unwrap_or(UNKNOWN_BINARY)));
+    if has_binary_control(bytes, whole) {
+        return binary();
     }
-    Ok(legacy(bytes, whole))
+    if is_damaged_utf8(bytes) { Ok(UTF_8) } else { Ok(legacy(bytes, whole)) }
 }
 
-/// The type that the magic bytes name. Looks at the head only, so that the verdict on a head and
-/// on the whole are the same.
+/// What every PDF begins with, and no text does. `infer` would look for it in the first kilobyte.
+const PDF: &[u8] = b"%PDF-";
+
+/// The type that the magic bytes name. Types of text are no types of binaries.
 fn magic(bytes: &[u8]) -> Option<&'static str> {
-    infer::get(&bytes[..bytes.len().min(HEAD_BYTES)]).map(|kind| kind.mime_type())
+    if bytes.starts_with(PDF) {
+        return Some("application/pdf");
+    }
+    let kind = infer::get(&bytes[..bytes.len().min(HEAD_BYTES)])?;
+    let mime = kind.mime_type();
+    (kind.matcher_type() != infer::MatcherType::Text && mime != "application/pdf").then_some(mime)
 }
 
 fn bom(bytes: &[u8]) -> Option<(&'static Encoding, usize)> {
@@ -78,7 +92,6 @@ fn decodes(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> bool {
     if encoding == UTF_8 {
         return !bytes.contains(&0) && is_utf8(bytes, whole);
     }
-    debug_assert!(encoding == UTF_16LE || encoding == UTF_16BE);
     let mut decoder = encoding.new_decoder_without_bom_handling();
     let mut text = String::with_capacity(decoder.max_utf8_buffer_length(bytes.len()).unwrap_or(0));
     let (result, _) = decoder.decode_to_string_without_replacement(bytes, &mut text, whole);
@@ -93,36 +106,66 @@ fn is_utf8(bytes: &[u8], whole: bool) -> bool {
     }
 }
 
-/// Control characters that no text has; a form feed and an escape sequence may stand in text.
-fn has_binary_control(bytes: &[u8]) -> bool {
-    bytes[..bytes.len().min(HEAD_BYTES)].iter().any(|b| matches!(b, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f))
+/// UTF-8 with a stray byte here and there: legacy text has no valid sequences but by accident.
+fn is_damaged_utf8(bytes: &[u8]) -> bool {
+    let (mut valid, mut invalid) = (0usize, 0usize);
+    for chunk in bytes.utf8_chunks() {
+        valid += chunk.valid().chars().filter(|c| !c.is_ascii()).count();
+        invalid += usize::from(!chunk.invalid().is_empty());
+    }
+    valid > 0 && valid >= invalid
 }
 
+/// Control characters that no text has; a form feed and an escape sequence may stand in text.
+fn is_binary_control(byte: u8) -> bool {
+    matches!(byte, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f)
+}
+
+/// Looks at the head only, so that the verdict on a head and on the whole are the same.
+fn has_binary_control(bytes: &[u8], whole: bool) -> bool {
+    let bytes = match bytes {
+        // DOS ended its texts so.
+        [text @ .., 0x1a] if whole => text,
+        bytes => bytes,
+    };
+    bytes[..bytes.len().min(HEAD_BYTES)].iter().any(|b| is_binary_control(*b))
+}
+
+/// Which legacy encoding it is, by what lies around its first character beyond ASCII: the detector
+/// takes its time, and more does not make it wiser.
 fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
+    let start = bytes.iter().position(|b| !b.is_ascii()).unwrap_or(0).saturating_sub(HEAD_BYTES / 2);
+    let sample = &bytes[start..bytes.len().min(start + HEAD_BYTES)];
+    let last = whole && start + sample.len() == bytes.len();
     let mut detector = chardetng::EncodingDetector::new(chardetng::Iso2022JpDetection::Deny);
-    detector.feed(bytes, whole);
+    detector.feed(sample, last);
     let guess = detector.guess(None, chardetng::Utf8Detection::Deny);
-    if guess.decode_without_bom_handling(bytes).1 { WINDOWS_1252 } else { guess }
+    let mut decoder = guess.new_decoder_without_bom_handling();
+    let mut text = String::with_capacity(decoder.max_utf8_buffer_length(sample.len()).unwrap_or(0));
+    let (result, _) = decoder.decode_to_string_without_replacement(sample, &mut text, last);
+    if result == DecoderResult::InputEmpty { guess } else { WINDOWS_1252 }
 }
 
 /// Decodes content that arrives in pieces and is too large to keep.
 pub(crate) struct StreamDecoder {
     encoding: &'static Encoding,
     decoder: Decoder,
+    /// Whether all of it was ASCII so far, and so could still be any encoding.
+    ascii: bool,
 }
 
 /// Why a piece could not be decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamError {
     Binary(Binary),
-    /// The head was valid UTF-8 and this piece is not: start again with this encoding.
+    /// All was ASCII up to this piece, which is no UTF-8: start again with this encoding.
     Legacy(&'static Encoding),
 }
 
 impl StreamDecoder {
     /// `encoding` as [`sniff`] found it; a BOM at the front is removed.
     pub(crate) fn new(encoding: &'static Encoding) -> Self {
-        Self { encoding, decoder: encoding.new_decoder_with_bom_removal() }
+        Self { encoding, decoder: encoding.new_decoder_with_bom_removal(), ascii: true }
     }
 
     pub(crate) fn encoding(&self) -> &'static str {
@@ -130,21 +173,16 @@ impl StreamDecoder {
     }
 
     pub(crate) fn decode(&mut self, piece: &[u8], last: bool) -> Result<String, StreamError> {
-        let room = self.decoder.max_utf8_buffer_length(piece.len()).unwrap_or(0);
-        let mut text = String::with_capacity(room);
-        if self.encoding == UTF_8 || self.encoding == UTF_16LE || self.encoding == UTF_16BE {
-            let (result, _) = self.decoder.decode_to_string_without_replacement(piece, &mut text, last);
-            if result != DecoderResult::InputEmpty {
-                return Err(if self.encoding == UTF_8 && !piece.contains(&0) && !has_binary_control(piece) {
-                    StreamError::Legacy(legacy(piece, last))
-                } else {
-                    StreamError::Binary(Binary(UNKNOWN_BINARY))
-                });
+        if self.encoding == UTF_8 && self.ascii && !piece.is_ascii() {
+            if !is_utf8(piece, last) && !is_damaged_utf8(piece) && !has_binary_control(piece, last) {
+                return Err(StreamError::Legacy(legacy(piece, last)));
             }
-        } else {
-            let _ = self.decoder.decode_to_string(piece, &mut text, last);
+            self.ascii = false;
         }
-        if text.contains('\0') {
+        let mut text = String::with_capacity(self.decoder.max_utf8_buffer_length(piece.len()).unwrap_or(0));
+        let (_, _, replaced) = self.decoder.decode_to_string(piece, &mut text, last);
+        let wide = self.encoding == UTF_16LE || self.encoding == UTF_16BE;
+        if text.contains('\0') || (replaced && (wide || has_binary_control(piece, last))) {
             return Err(StreamError::Binary(Binary(UNKNOWN_BINARY)));
         }
         Ok(text)
@@ -323,7 +361,6 @@ mod tests {
     fn a_cut_character_is_no_error_in_a_head() {
         let crab = "🦀".as_bytes();
         assert_eq!(sniff(&crab[..3]), Ok(UTF_8));
-        assert!(decode(crab[..3].to_vec()).is_ok_and(|t| t.encoding != "UTF-8"));
     }
 
     fn window(pieces: &[&str], offset: u64, limit: Option<u64>) -> (String, u64, u64) {
@@ -384,6 +421,10 @@ mod tests {
         decoder.decode(b"plain\n", false).unwrap();
         let error = decoder.decode(&latin1("España\n"), true).unwrap_err();
         assert_eq!(error, StreamError::Legacy(WINDOWS_1252));
+        // Once it was UTF-8 it stays so.
+        let mut decoder = StreamDecoder::new(UTF_8);
+        decoder.decode("se\u{f1}or\n".as_bytes(), false).unwrap();
+        assert_eq!(decoder.decode(b"a\xf1o\n", true).unwrap(), "a\u{fffd}o\n");
         let mut decoder = StreamDecoder::new(UTF_8);
         assert_eq!(decoder.decode(b"a\0b", true), Err(StreamError::Binary(Binary(UNKNOWN_BINARY))));
     }

@@ -7,11 +7,12 @@ use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
 use super::S3Backend;
+use super::union::below_mount;
 use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{self, ListPage, Listed};
+use crate::store::{self, Listed, Lister};
 
 /// How far a listing goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,17 +86,25 @@ impl S3Backend {
     }
 }
 
+/// Something to list.
+enum Target {
+    Directory(Directory),
+    /// Below `/skills`, when several libraries lie behind it.
+    Layered(VirtualPath),
+}
+
 /// A listing on its way.
 struct Walk {
     backend: S3Backend,
     depth: Depth,
     /// Entries that are known without a request: the mounts, when `/` is listed.
     known: Option<Page>,
-    /// Directories still to list; more than one only for everything below `/`.
-    left: VecDeque<Directory>,
+    /// What is still to list; more than one only for everything below `/`.
+    left: VecDeque<Target>,
     /// The object of the listed directory's own name, asked about when the directory is empty.
     own_key: Option<ObjectKey>,
-    token: Option<String>,
+    /// The listing at hand.
+    lister: Option<Lister>,
     /// Whether anything was found in the directory at hand.
     found: bool,
     /// The directories that the last key of a recursive listing lay in.
@@ -111,7 +120,7 @@ impl Walk {
             known: None,
             left: VecDeque::new(),
             own_key: None,
-            token: None,
+            lister: None,
             found: false,
             open: Vec::new(),
         };
@@ -124,17 +133,19 @@ impl Walk {
                 });
                 if depth == Depth::All {
                     for mount in mounts.iter() {
-                        if let Location::Mount(directory) = mounts.resolve(mount.path())? {
-                            walk.left.push_back(directory);
-                        }
+                        walk.left.push_back(match mounts.resolve(mount.path())? {
+                            Location::Mount(directory) => Target::Directory(directory),
+                            _ => Target::Layered(mount.path().clone()),
+                        });
                     }
                 }
             }
-            Location::Mount(directory) => walk.left.push_back(directory),
+            Location::Mount(directory) => walk.left.push_back(Target::Directory(directory)),
             Location::Inside { key, directory } => {
                 walk.own_key = Some(key);
-                walk.left.push_back(directory);
+                walk.left.push_back(Target::Directory(directory));
             }
+            Location::Layered => walk.left.push_back(Target::Layered(path.clone())),
         }
         Ok(walk)
     }
@@ -148,41 +159,66 @@ impl Walk {
         if let Some(known) = self.known.take() {
             return Ok(Some(known));
         }
-        while let Some(directory) = self.left.front().cloned() {
-            let page = self.fetch(&directory).await.map_err(|e| e.during("list", directory.path()))?;
-            self.found |= !page.items.is_empty();
-            self.token = page.next;
-            let mut entries = Page::default();
-            for item in page.items {
-                match self.depth {
-                    Depth::One => one_level(&directory, item, &mut entries),
-                    Depth::All => self.all_levels(&directory, &item, &mut entries),
+        while let Some(target) = self.left.front() {
+            let directory = match target {
+                Target::Directory(directory) => directory.clone(),
+                Target::Layered(path) => {
+                    let page = self.layered(&path.clone()).await?;
+                    self.left.pop_front();
+                    if page.entries.is_empty() && page.hidden == 0 {
+                        continue;
+                    }
+                    return Ok(Some(page));
                 }
-            }
-            if self.token.is_none() {
+            };
+            let depth = match self.depth {
+                Depth::One => store::Depth::One,
+                Depth::All => store::Depth::All,
+            };
+            let lister = self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), depth));
+            let items =
+                lister.next(self.backend.store()).await.map_err(|e| e.during("list", directory.path()))?;
+            let Some(items) = items else {
                 if !self.found {
                     self.check_empty(&directory).await?;
                 }
                 self.left.pop_front();
+                self.lister = None;
                 self.open.clear();
                 self.found = false;
+                continue;
+            };
+            self.found = true;
+            let mut page = Page::default();
+            for item in items {
+                match self.depth {
+                    Depth::One => one_level(&directory, item, &mut page),
+                    Depth::All => self.all_levels(&directory, &item, &mut page),
+                }
             }
-            if !entries.entries.is_empty() || entries.hidden > 0 {
-                return Ok(Some(entries));
+            if !page.entries.is_empty() || page.hidden > 0 {
+                return Ok(Some(page));
             }
         }
         Ok(None)
     }
 
-    async fn fetch(&mut self, directory: &Directory) -> Result<ListPage> {
-        if !directory.prefix().can_have_keys() {
-            return Ok(ListPage::default());
-        }
-        let depth = match self.depth {
-            Depth::One => store::Depth::One,
-            Depth::All => store::Depth::All,
+    /// All layers together, as one page.
+    async fn layered(&self, path: &VirtualPath) -> Result<Page> {
+        let relative = below_mount(path);
+        let union = if self.depth == Depth::One && relative.contains('/') {
+            self.backend.union_around(path).await?
+        } else {
+            // The whole mount: what lies directly in it may be hidden by what lies below.
+            self.backend.union(&VirtualPath::top_level("skills")).await?
         };
-        self.backend.store().list(directory.prefix(), depth, None, self.token.take()).await
+        if !union.is_directory(relative) {
+            return Err(match union.file(relative) {
+                Some(_) => not_a_directory(path),
+                None => S3Backend::not_found(path),
+            });
+        }
+        Ok(union.entries(&VirtualPath::top_level("skills"), relative, self.depth == Depth::All))
     }
 
     /// A mount may be empty. Anything else without a key is a file or nothing.
@@ -202,7 +238,10 @@ impl Walk {
     /// Everything below: directories are made from the keys in them, each once, before its content.
     fn all_levels(&mut self, directory: &Directory, item: &Listed, page: &mut Page) {
         let Listed::Object { key, meta } = item else { return };
-        let Some(relative) = directory.relative(key) else { return };
+        let Some(relative) = directory.relative(key) else {
+            page.hidden += 1;
+            return;
+        };
         let mut parents: Vec<&str> = relative.split('/').collect();
         let name = parents.pop().unwrap_or_default();
         let same = self.open.iter().zip(&parents).take_while(|(open, parent)| open == *parent).count();
@@ -224,6 +263,12 @@ impl Walk {
             None => page.hidden += 1,
         }
     }
+}
+
+fn not_a_directory(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
+        .at(path)
+        .with_hint(format!("see its content: `read {path}`"))
 }
 
 fn one_level(directory: &Directory, item: Listed, page: &mut Page) {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::union::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
@@ -136,14 +137,23 @@ impl S3Backend {
 
     #[instrument(name = "read_bytes", skip_all, fields(?path, ?range))]
     async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
+        let mut retries = Retries::default();
+        loop {
+            let read = self.read_range_once(&path, range).await;
+            if !retries.again(&read) {
+                return read;
+            }
+        }
+    }
+
+    async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
         // HTTP has no empty range: ask for one byte, and use none of it.
         let empty = range.end.is_some_and(|end| end <= range.start);
         let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
-        let Opened { path, meta, body, .. } = self.open(&path, asked).await?;
+        let Opened { path, meta, body, .. } = self.open(path, asked).await?;
         let mut bytes = Vec::new();
         if let Some(mut body) = body.filter(|_| !empty) {
             self.check_size(&path, body.remaining(), "bytes were asked for", "read it in ranges of bytes")?;
-            bytes.reserve_exact(usize::try_from(body.remaining()).unwrap_or(0));
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
         }
         Ok(FileBytes { path, bytes: bytes.into(), size: meta.size, modified: meta.modified, etag: meta.etag })
@@ -151,21 +161,33 @@ impl S3Backend {
 
     #[instrument(name = "read", skip_all, fields(?path, ?window))]
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
-        let mut attempt = 1;
+        let mut retries = Retries::default();
         loop {
-            match self.read_text_once(&path, window).await {
-                Err(error) if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS => attempt += 1,
-                done => return done,
+            let read = self.read_text_once(&path, window).await;
+            if !retries.again(&read) {
+                return read;
             }
         }
     }
 
     async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        self.read_text_from(path, None, window).await
+    }
+
+    async fn read_text_from(
+        &self,
+        path: &VirtualPath,
+        layer: Option<usize>,
+        window: Option<Window>,
+    ) -> Result<TextFile> {
         let head = ByteRange { start: 0, end: Some(HEAD_BYTES as u64) };
-        let Opened { path, key, meta, body } = self.open(path, head).await?;
+        let opened = match layer {
+            Some(layer) => self.open_in(path, layer, head).await?,
+            None => self.open(path, head).await?,
+        };
+        let Opened { path, key, meta, body } = opened;
         let mut bytes = Vec::new();
         if let Some(mut body) = body {
-            bytes.reserve_exact(usize::try_from(body.remaining()).unwrap_or(0));
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
         }
         let binary = |Binary(mime)| binary_file(&path, mime, meta.size);
@@ -178,7 +200,6 @@ impl S3Backend {
         // Refuse a large binary before the rest of it is asked for.
         let encoding = text::sniff(&bytes).map_err(binary)?;
         if meta.size <= self.shared.max_read_bytes {
-            bytes.reserve_exact(usize::try_from(meta.size).unwrap_or(0).saturating_sub(bytes.len()));
             let mut rest = self.rest(&path, &key, &meta, bytes.len() as u64).await?;
             rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
             let text = text::decode(bytes).map_err(binary)?;
@@ -257,6 +278,11 @@ impl S3Backend {
                 .at(path)
                 .with_hint("read it again")
         };
+        if meta.etag.is_none() {
+            return Err(Error::new(ErrorKind::Corrupt, format!("the storage gives no ETag for `{path}`"))
+                .at(path)
+                .with_hint("without one, parts of two versions could be taken for one file"));
+        }
         let range = ByteRange { start, end: Some(meta.size) };
         let fetched = self.store().get(key, range, meta.etag.as_deref()).await;
         match fetched.map_err(|e| e.during("read", path))? {
@@ -265,11 +291,23 @@ impl S3Backend {
         }
     }
 
+    /// Reads a text file whole, of one layer where a listing found it.
+    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, layer: usize) -> Result<TextFile> {
+        let mut retries = Retries::default();
+        loop {
+            let read = self.read_text_from(path, Some(layer), None).await;
+            if !retries.again(&read) {
+                return read;
+            }
+        }
+    }
+
     /// Finds the file that a path means for reading, and asks for its first bytes.
     async fn open(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let (key, directory) = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
             Location::Inside { key, directory } => (key, directory),
+            Location::Layered => return self.open_layered(path, range).await,
         };
         if let Some(opened) = self.try_open(path, key, range).await? {
             return Ok(opened);
@@ -283,6 +321,25 @@ impl S3Backend {
             Err(is_directory(path))
         } else {
             Err(Self::not_found(path))
+        }
+    }
+
+    /// A file of one layer, by its exact name.
+    async fn open_in(&self, path: &VirtualPath, layer: usize, range: ByteRange) -> Result<Opened> {
+        let opened = match self.mounts.resolve_layer(path, layer)? {
+            Location::Inside { key, .. } => self.try_open(path, key, range).await?,
+            _ => None,
+        };
+        opened.ok_or_else(|| Self::not_found(path))
+    }
+
+    /// The same where several libraries lie behind `/skills`.
+    async fn open_layered(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+        let union = self.union_around(path).await?;
+        match union.find(path) {
+            Found::File(real, found) => self.open_in(&real, found.layer, range).await,
+            Found::Directory => Err(is_directory(path)),
+            Found::Nothing => Err(Self::not_found(path)),
         }
     }
 
@@ -320,6 +377,17 @@ impl S3Backend {
         )
         .at(path)
         .with_hint(way_out))
+    }
+}
+
+/// A file that changes under its reader is read anew, a few times.
+#[derive(Default)]
+struct Retries(u32);
+
+impl Retries {
+    fn again<T>(&mut self, result: &Result<T>) -> bool {
+        self.0 += 1;
+        self.0 < ATTEMPTS && result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict)
     }
 }
 

@@ -4,11 +4,12 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::list::file;
+use super::union::Found;
 use crate::entry::Entry;
 use crate::error::{ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{self, Meta};
+use crate::store::{self, Lister, Meta};
 
 impl S3Backend {
     /// What is known of a file or directory. Where both have the name, the file answers.
@@ -42,6 +43,7 @@ impl S3Backend {
         let (key, directory) = match self.mounts.resolve(&path)? {
             Location::Root | Location::Mount(_) => return Ok(Entry::directory(path)),
             Location::Inside { key, directory } => (key, directory),
+            Location::Layered => return self.stat_layered(path).await,
         };
         let as_directory = |is_directory| match is_directory {
             true => Ok(Entry::directory(path.clone())),
@@ -65,21 +67,24 @@ impl S3Backend {
         as_directory(is_directory?)
     }
 
+    async fn stat_layered(&self, path: VirtualPath) -> Result<Entry> {
+        let union = self.union_around(&path).await?;
+        match union.find(&path) {
+            Found::File(path, found) => Ok(file(path, &found.meta)),
+            Found::Directory => Ok(Entry::directory(path)),
+            Found::Nothing => Err(Self::not_found(&path)),
+        }
+    }
+
     async fn head(&self, path: &VirtualPath, key: &ObjectKey) -> Result<Option<Meta>> {
         self.store().head(key).await.map_err(|e| e.during("look at", path))
     }
 
     /// Whether any key lies in it. One request; it also tells a missing bucket from a missing key.
     pub(super) async fn is_directory(&self, directory: &Directory) -> Result<bool> {
-        if !directory.prefix().can_have_keys() {
-            return Ok(false);
-        }
-        let page = self
-            .store()
-            .list(directory.prefix(), store::Depth::All, Some(1), None)
-            .await
-            .map_err(|e| e.during("look at", directory.path()))?;
-        Ok(!page.items.is_empty())
+        let mut lister = Lister::new(directory.prefix(), store::Depth::All).page_size(1);
+        let first = lister.next(self.store()).await.map_err(|e| e.during("look at", directory.path()))?;
+        Ok(first.is_some())
     }
 
     /// The same name with `.md`, where the contract tries it.

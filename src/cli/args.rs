@@ -57,6 +57,9 @@ pub(super) struct Global {
     /// Which ticket `/ticket` shows [env: SKILLFS_TICKET]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) ticket: Option<String>,
+    /// A shared library that `/skills` shows behind the user's own; repeatable [env: SKILLFS_LIBRARIES, a comma list]
+    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
+    pub(super) library: Vec<String>,
     /// Print JSON: one document, or one a line for lists
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
@@ -123,6 +126,15 @@ pub(super) enum Command {
         #[arg(default_value = "/")]
         path: String,
     },
+    /// Find, describe and load skills
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  skillfs skills list --category escrituras\n  skillfs skills catalog --format xml --budget 8000\n  skillfs skills load escrituras/compraventa"
+    )]
+    Skills(SkillsCommand),
+    /// Look after skill libraries
+    #[command(subcommand)]
+    Admin(AdminCommand),
     /// Show a session on sample skills, with no set-up
     ///
     /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
@@ -131,6 +143,80 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
     )]
     Demo,
+}
+
+/// A category's path below /skills; `all` is every one.
+#[derive(Debug, Subcommand)]
+pub(super) enum SkillsCommand {
+    /// List skills, one path a line
+    List {
+        /// Only skills of this category
+        #[arg(long, value_name = "C")]
+        category: Option<String>,
+    },
+    /// Print the frontmatter of all skills, as YAML
+    Frontmatter {
+        /// Only skills of this category
+        #[arg(long, value_name = "C")]
+        category: Option<String>,
+    },
+    /// Print the catalogue for a prompt: names and descriptions
+    #[command(
+        after_help = "Examples:\n  skillfs skills catalog --category engineering\n  skillfs skills catalog --format xml --budget 8000\n\nUnder a budget, in characters, all names stay and descriptions are shortened; then they are\ndropped; then skills, from the end. The text says what was left out."
+    )]
+    Catalog {
+        /// Only skills of this category
+        #[arg(long, value_name = "C")]
+        category: Option<String>,
+        /// How to write it
+        #[arg(long, value_enum, default_value_t = Format::Markdown)]
+        format: Format,
+        /// The most characters it may have
+        #[arg(long, value_name = "CHARS", value_parser = character_count, allow_negative_numbers = true)]
+        budget: Option<usize>,
+    },
+    /// Print a skill's SKILL.md
+    Load {
+        /// Its path, such as escrituras/compraventa, or its name
+        skill: String,
+        /// Only the instructions, without the frontmatter
+        #[arg(long)]
+        body: bool,
+    },
+    /// List a skill's other files: kind, size, path
+    Resources {
+        /// Its path, such as escrituras/compraventa, or its name
+        skill: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum AdminCommand {
+    /// Check local skill folders against the specification
+    #[command(
+        after_help = "Examples:\n  skillfs admin validate ./my-skill\n  skillfs admin validate skills/ --lenient     what loading them would do\n\nA folder without a SKILL.md is searched for skills. Exit code 1 when there are problems."
+    )]
+    Validate {
+        /// Folders: a skill each, or folders that hold skills
+        #[arg(required = true, value_name = "DIR")]
+        folders: Vec<PathBuf>,
+        /// Show what loading would do, instead of what the specification says
+        #[arg(long)]
+        lenient: bool,
+    },
+}
+
+/// How a catalogue is written.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum Format {
+    Markdown,
+    Xml,
+    XmlOneLine,
+    Json,
+}
+
+fn character_count(text: &str) -> Result<usize, &'static str> {
+    text.parse().map_err(|_| "it must be a whole number, 0 or more")
 }
 
 fn whole_number(text: &str) -> Result<u64, &'static str> {

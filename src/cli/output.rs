@@ -42,7 +42,7 @@ impl Output {
                 text += &to_json(entry)?;
                 text.push('\n');
             }
-            return print(&text);
+            return print_raw(text.as_bytes());
         }
         let sizes: Vec<String> =
             entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
@@ -61,7 +61,7 @@ impl Output {
 
     pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
         if self.json {
-            return print(&(to_json(entry)? + "\n"));
+            return print_raw((to_json(entry)? + "\n").as_bytes());
         }
         let mut rows = vec![("path", self.name(entry.path.as_str()))];
         rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
@@ -75,22 +75,29 @@ impl Output {
 
     pub(super) fn exists(&self, path: &VirtualPath, exists: bool) -> Result<()> {
         match self.json {
-            true => print(&(to_json(&Exists { path, exists })? + "\n")),
+            true => print_raw((to_json(&Exists { path, exists })? + "\n").as_bytes()),
             false => print(&format!("{exists}\n")),
         }
     }
 
     pub(super) fn text(&self, file: &TextFile, number: bool) -> Result<()> {
         if self.json {
-            return print(&(to_json(file)? + "\n"));
+            return print_raw((to_json(file)? + "\n").as_bytes());
         }
         let content = if self.terminal { visible(&file.content, true) } else { file.content.clone() };
-        if number {
-            let lines = content.split_inclusive('\n').zip(file.offset + 1..);
-            let numbered: String = lines.map(|(line, n)| format!("{DIM}{n:>6}{DIM:#}  {line}")).collect();
-            print(&numbered)?;
-        } else {
-            print_raw(content.as_bytes())?;
+        // In a pipe content goes out as it is, whatever stands in it.
+        let style = if self.terminal { DIM } else { Style::new() };
+        let lines = content.split_inclusive('\n').zip(1u64..);
+        let numbered: String = match number {
+            true => lines
+                .map(|(line, n)| format!("{style}{:>6}{style:#}  {line}", file.offset.saturating_add(n)))
+                .collect(),
+            false => String::new(),
+        };
+        match number {
+            true if self.terminal => print(&numbered)?,
+            true => print_raw(numbered.as_bytes())?,
+            false => print_raw(content.as_bytes())?,
         }
         if self.terminal && !content.is_empty() && !content.ends_with('\n') {
             print_raw(b"\n")?;
@@ -99,9 +106,18 @@ impl Output {
         Ok(())
     }
 
+    /// Content as it is in a pipe, and as it is safe on a terminal.
+    pub(super) fn content(&self, text: &str) -> Result<()> {
+        let mut text = if self.terminal { visible(text, true) } else { text.to_owned() };
+        if self.terminal && !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        print_raw(text.as_bytes())
+    }
+
     /// Which part of the file that was, unless it was all of it.
     fn where_it_is(&self, file: &TextFile) {
-        let (first, last) = (file.offset + 1, file.offset + file.lines);
+        let (first, last) = (file.offset.saturating_add(1), file.offset.saturating_add(file.lines));
         let of = file.total_lines.map_or(String::new(), |total| format!(" of {total}"));
         let lines = if file.lines == 1 {
             format!("line {first}{of}")
@@ -122,7 +138,7 @@ impl Output {
 
     pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
         if self.json {
-            return print(&(to_json(tree)? + "\n"));
+            return print_raw((to_json(tree)? + "\n").as_bytes());
         }
         let mut text = self.path(&tree.entry) + "\n";
         self.branches(&tree.children, "", &mut text);
@@ -188,7 +204,7 @@ impl Output {
     }
 
     /// A tenant's name as it is safe to show.
-    fn name(&self, name: &str) -> String {
+    pub(super) fn name(&self, name: &str) -> String {
         if self.terminal { visible(name, false) } else { name.to_owned() }
     }
 }
@@ -201,7 +217,7 @@ pub(super) fn print(text: &str) -> Result<()> {
 }
 
 /// Prints content as it is, escape sequences in it included.
-fn print_raw(bytes: &[u8]) -> Result<()> {
+pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
 }
@@ -364,15 +380,8 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_the_contract() {
-        for (kind, code) in [
-            (ErrorKind::InvalidPath, 2),
-            (ErrorKind::NotFound, 3),
-            (ErrorKind::Denied, 4),
-            (ErrorKind::AlreadyExists, 5),
-            (ErrorKind::BinaryFile, 6),
-            (ErrorKind::Throttled, 7),
-            (ErrorKind::Internal, 70),
-        ] {
+        let codes = [3, 5, 5, 4, 4, 2, 2, 2, 2, 2, 6, 6, 6, 2, 4, 7, 7, 7, 6, 70];
+        for (kind, code) in ErrorKind::ALL.into_iter().zip(codes) {
             assert_eq!(exit_code(kind), code);
         }
     }

@@ -52,6 +52,8 @@ pub(super) enum DbError {
     Refused(Refusal),
     #[error(transparent)]
     Storage(#[from] redb::Error),
+    #[error("the upload was abandoned")]
+    Gone,
     /// `redb` panics on some damages.
     #[error("the file is damaged")]
     Damaged,
@@ -350,7 +352,11 @@ impl Db {
             }
             insert_chunks(&mut chunks, record.owner, first, rest)?;
             objects.insert(full.as_slice(), record.row())?;
-            write.open_table(PENDING)?.remove(record.owner)?;
+            let pending = write.open_table(PENDING)?.remove(record.owner)?.is_some();
+            if first > 0 && !pending {
+                // What was written ahead is gone: without it this would be half an object.
+                return Err(DbError::Gone);
+            }
         }
         write.commit()?;
         Ok(())

@@ -64,6 +64,8 @@ impl S3 for Service {
         }
         .check(&record)?;
         let range = match &input.range {
+            // A suffix of nothing is nothing, and HTTP has no empty range.
+            Some(_) if record.size == 0 => return Err(s3_error!(InvalidRange)),
             Some(range) => range.check(record.size)?,
             None => 0..record.size,
         };
@@ -372,7 +374,10 @@ fn etag(record: &Record) -> ETag {
 }
 
 fn modified(record: &Record) -> Timestamp {
-    Timestamp::from(UNIX_EPOCH + Duration::from_secs(record.modified))
+    // A damaged file may say anything; a time that does not exist is 1970.
+    const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
+    let seconds = if record.modified > LAST_SECOND_OF_9999 { 0 } else { record.modified };
+    Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
 fn as_i64(number: u64) -> i64 {

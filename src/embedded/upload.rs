@@ -17,13 +17,36 @@ pub(super) struct Upload {
     size: u64,
     buffer: BytesMut,
     /// Set once chunks were written ahead of the object.
-    owner: Option<u64>,
+    ahead: Option<Arc<Ahead>>,
     chunks_ahead: u64,
+}
+
+/// Chunks that were written ahead. Every transaction that touches them holds a clone, so that they
+/// are taken back only behind the last one, whoever was cancelled meanwhile.
+struct Ahead {
+    db: Arc<Db>,
+    owner: u64,
+}
+
+impl Drop for Ahead {
+    /// Takes back what was written ahead. Once the object is there, nothing is.
+    fn drop(&mut self) {
+        let (db, owner) = (self.db.clone(), self.owner);
+        let abandon = move || {
+            if let Err(error) = db.abandon(owner) {
+                tracing::warn!("an abandoned upload is left to the next start: {error}");
+            }
+        };
+        // Without a runtime the process is about to end; the next start cleans up.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn_blocking(abandon);
+        }
+    }
 }
 
 impl Upload {
     pub(super) fn new(db: Arc<Db>) -> Self {
-        Self { db, md5: Md5::new(), size: 0, buffer: BytesMut::new(), owner: None, chunks_ahead: 0 }
+        Self { db, md5: Md5::new(), size: 0, buffer: BytesMut::new(), ahead: None, chunks_ahead: 0 }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -36,11 +59,13 @@ impl Upload {
         self.size += piece.len() as u64;
         self.buffer.extend_from_slice(&piece);
         while self.buffer.len() >= SPOOL_BYTES {
-            let ahead = self.buffer.split_to(SPOOL_BYTES).freeze();
-            let owner = *self.owner.get_or_insert_with(|| self.db.new_owner());
+            let bytes = self.buffer.split_to(SPOOL_BYTES).freeze();
+            let db = self.db.clone();
+            let new = || Arc::new(Ahead { owner: db.new_owner(), db });
+            let ahead = self.ahead.get_or_insert_with(new).clone();
             let first = self.chunks_ahead;
             self.chunks_ahead += (SPOOL_BYTES / CHUNK_BYTES) as u64;
-            self.db.run(move |db| db.write_ahead(owner, first, &ahead)).await?;
+            self.db.run(move |db| db.write_ahead(ahead.owner, first, &bytes)).await?;
         }
         Ok(())
     }
@@ -60,6 +85,8 @@ pub(super) struct Sealed {
 
 impl Sealed {
     /// Makes the object appear, whole and durable, if `condition` holds for what is there now.
+    ///
+    /// Should the caller go away meanwhile, it appears whole or not at all.
     pub(super) async fn commit(
         self,
         bucket: &str,
@@ -69,39 +96,21 @@ impl Sealed {
     ) -> Result<Record, DbError> {
         let Self { mut upload, md5 } = self;
         let rest = upload.buffer.split().freeze();
-        let owner = match upload.owner {
-            Some(owner) => owner,
+        let owner = match &upload.ahead {
+            Some(ahead) => ahead.owner,
             None if rest.is_empty() => NO_CHUNKS,
             None => upload.db.new_owner(),
         };
         let record = Record::new(owner, upload.size, md5, attributes);
-        let (bucket, key, first) = (bucket.to_owned(), key.to_owned(), upload.chunks_ahead);
-        // Should the caller go away now, the transaction still comes to its end, and what was
-        // written ahead is then the object's or is abandoned: never both.
-        upload
-            .db
-            .run(move |db| {
-                db.put((&bucket, &key), &record, (first, &rest), condition)?;
-                Ok(record)
-            })
-            .await
-    }
-}
-
-impl Drop for Upload {
-    /// Takes back what was written ahead. Once the object is there, nothing is.
-    fn drop(&mut self) {
-        let Some(owner) = self.owner else { return };
-        let db = self.db.clone();
-        let abandon = move || {
-            if let Err(error) = db.abandon(owner) {
-                tracing::warn!("an abandoned upload is left to the next start: {error}");
-            }
-        };
-        // Without a runtime the process is about to end; the next start cleans up.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn_blocking(abandon);
-        }
+        let (bucket, key) = (bucket.to_owned(), key.to_owned());
+        let db = upload.db.clone();
+        db.run(move |db| {
+            // The upload moves in here: its chunks are not taken back before this is done.
+            db.put((&bucket, &key), &record, (upload.chunks_ahead, &rest), condition)?;
+            drop(upload);
+            Ok(record)
+        })
+        .await
     }
 }
 
@@ -125,6 +134,32 @@ mod tests {
         drop(upload);
         settled(&db).await;
         assert_eq!(db.chunks(), 0);
+    }
+
+    /// A cancelled commit used to be able to leave a record without its chunks.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cancelled_commit_leaves_the_object_whole_or_as_it_was() {
+        let db = Arc::new(Db::in_memory().unwrap());
+        db.create_bucket("bucket").unwrap();
+        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"old"))]).unwrap();
+        for round in 0..60u64 {
+            let mut upload = Upload::new(db.clone());
+            upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
+            let commit = tokio::spawn(async move {
+                upload.seal().commit("bucket", "key", Attributes::new(), |_| Ok(())).await
+            });
+            tokio::time::sleep(std::time::Duration::from_micros(round * 20)).await;
+            commit.abort();
+            let _ = commit.await;
+            settled(&db).await;
+            let (record, content) = db.snapshot("bucket", "key").unwrap().unwrap();
+            let mut left = 0..record.size;
+            while !left.is_empty() {
+                left.start += content.piece(&left).expect("a chunk is missing").len() as u64;
+            }
+            assert!(record.size == 3 || record.size == SPOOL_BYTES as u64 + 1);
+            assert_eq!(db.chunks(), record.size.div_ceil(CHUNK_BYTES as u64));
+        }
     }
 
     #[tokio::test]

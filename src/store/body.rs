@@ -1,7 +1,7 @@
 //! The body of an object: whole, or an error; never half of it taken for the whole.
 
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Buf, Bytes};
@@ -12,6 +12,12 @@ use crate::mount::ObjectKey;
 
 /// This much progress is no repeated failure: a long download may break now and then.
 const PROGRESS: u64 = 1024 * 1024;
+
+/// More room than this is made only when the bytes are there.
+const MOST_RESERVED: u64 = 16 * 1024 * 1024;
+
+/// So much must come within the time of an operation: a trickle is as good as silence.
+const TRICKLE: u64 = 16 * 1024;
 
 const PAUSE_BEFORE_RESUMING: Duration = Duration::from_millis(50);
 
@@ -31,6 +37,9 @@ pub(crate) struct Body {
     /// How often it was taken up without much progress, and where it was the last time.
     resumed: u32,
     resumed_at: u64,
+    /// How long was waited for the bytes since `waited_at`; the reader's own time does not count.
+    waited: Duration,
+    waited_at: u64,
 }
 
 impl Body {
@@ -42,7 +51,8 @@ impl Body {
         stream: ByteStream,
     ) -> Self {
         let resumed_at = wanted.start;
-        Self { key, wanted, at, etag, stream, resumed: 0, resumed_at }
+        let waited_at = wanted.start;
+        Self { key, wanted, at, etag, stream, resumed: 0, resumed_at, waited: Duration::ZERO, waited_at }
     }
 
     /// How many bytes are still to come.
@@ -53,12 +63,22 @@ impl Body {
     /// The next piece; `None` when all that was wanted has come.
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Bytes>> {
         while self.remaining() > 0 {
-            let broken = match tokio::time::timeout(store.body_silence, self.stream.next()).await {
+            let asked = Instant::now();
+            let next = tokio::time::timeout(store.body_silence, self.stream.next()).await;
+            self.waited += asked.elapsed();
+            let broken = match next {
                 Ok(Some(Ok(piece))) => {
-                    if let Some(piece) = self.take(piece) {
-                        return Ok(Some(piece));
+                    let piece = self.take(piece);
+                    if self.wanted.start - self.waited_at >= TRICKLE {
+                        (self.waited, self.waited_at) = (Duration::ZERO, self.wanted.start);
                     }
-                    continue;
+                    if self.waited > store.body_patience && self.remaining() > 0 {
+                        return Err(self.broken(ErrorKind::Timeout, "the storage sends too slowly"));
+                    }
+                    match piece {
+                        Some(piece) => return Ok(Some(piece)),
+                        None => continue,
+                    }
                 }
                 Ok(Some(Err(error))) => {
                     self.broken(ErrorKind::Unavailable, "the connection broke").with_source(error)
@@ -73,6 +93,8 @@ impl Body {
 
     /// All that is still to come.
     pub(crate) async fn collect(&mut self, store: &Store, into: &mut Vec<u8>) -> Result<()> {
+        // What a server claims is believed up to a point.
+        into.reserve_exact(usize::try_from(self.remaining().min(MOST_RESERVED)).unwrap_or(0));
         while let Some(piece) = self.next(store).await? {
             into.extend_from_slice(&piece);
         }

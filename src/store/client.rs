@@ -16,8 +16,9 @@ use aws_sdk_s3::config::{
 };
 use aws_smithy_http_client::tls;
 
+use super::count::CheckRange;
 use super::{Counters, Store};
-use crate::config::{Settings, StaticCredentials, check_region};
+use crate::config::{Settings, StaticCredentials, Timeouts, check_region};
 use crate::error::Result;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
@@ -65,6 +66,8 @@ impl Store {
             check_region(region.as_ref())?;
         }
         let counters = Counters::default();
+        let Timeouts { attempt, operation, .. } = settings.timeouts;
+        let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
         let config = aws_sdk_s3::config::Builder::from(&chain)
             .force_path_style(chain.endpoint_url().is_some())
             .timeout_config(
@@ -73,9 +76,7 @@ impl Store {
                     .read_timeout(settings.timeouts.attempt)
                     // The first attempt also waits for credentials, which may come from far away;
                     // and a listing's body is part of its attempt.
-                    .operation_attempt_timeout(
-                        (settings.timeouts.operation * 5 / 8).max(settings.timeouts.attempt),
-                    )
+                    .operation_attempt_timeout(attempt)
                     .operation_timeout(settings.timeouts.operation)
                     .build(),
             )
@@ -91,6 +92,7 @@ impl Store {
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .interceptor(counters.clone())
+            .interceptor(CheckRange)
             .build();
         Ok(Self {
             client: Client::from_conf(config),
@@ -98,6 +100,7 @@ impl Store {
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
+            body_patience: settings.timeouts.operation,
             max_attempts: settings.max_attempts.max(1),
         })
     }

@@ -1,9 +1,11 @@
-//! Requests are the currency: every one that goes out is counted, retries included.
+//! What the client tells on the way: requests are counted, and answers that cannot be are stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aws_sdk_s3::config::interceptors::BeforeTransmitInterceptorContextRef;
+use aws_sdk_s3::config::interceptors::{
+    BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+};
 use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
@@ -38,10 +40,10 @@ impl std::ops::Sub for RequestCounts {
     /// What was sent between two readings.
     fn sub(self, earlier: Self) -> Self {
         Self {
-            list: self.list - earlier.list,
-            get: self.get - earlier.get,
-            head: self.head - earlier.head,
-            other: self.other - earlier.other,
+            list: self.list.saturating_sub(earlier.list),
+            get: self.get.saturating_sub(earlier.get),
+            head: self.head.saturating_sub(earlier.head),
+            other: self.other.saturating_sub(earlier.other),
         }
     }
 }
@@ -76,6 +78,35 @@ impl Intercept for Counters {
             _ => 3,
         };
         self.0[slot].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// An answer that contradicts itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Contradiction(&'static str);
+
+/// A part of an object that does not say which part it is could be taken for the whole.
+#[derive(Debug)]
+pub(super) struct CheckRange;
+
+#[dyn_dispatch_hint]
+impl Intercept for CheckRange {
+    fn name(&self) -> &'static str {
+        "CheckRange"
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let response = context.response();
+        if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
+            return Err(Contradiction("a part of an object came without its range").into());
+        }
         Ok(())
     }
 }

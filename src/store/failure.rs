@@ -5,6 +5,8 @@ use std::error::Error as StdError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
+use super::corrupt;
+use super::count::Contradiction;
 use crate::config::{credentials_hint, env};
 use crate::error::{Error, ErrorKind, shorten};
 
@@ -22,6 +24,7 @@ enum Cause {
     Unreachable,
     NoCredentials,
     Garbled,
+    Contradiction,
     Request,
 }
 
@@ -30,7 +33,9 @@ where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
 {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
+        let contradicts = causes(&error).any(<dyn StdError>::is::<Contradiction>);
         let cause = match &error {
+            _ if contradicts => Cause::Contradiction,
             // A success whose body is no S3 answer, such as the page of a proxy.
             SdkError::ServiceError(service)
                 if service.raw().status().is_success() && service.err().code().is_none() =>
@@ -115,6 +120,7 @@ impl Failure {
                 format!("the storage's answer cannot be understood: {}", innermost(&*self.source)),
             )
             .with_hint("nothing of it was used; check that the endpoint is an S3 server, then try again"),
+            Cause::Contradiction => corrupt(innermost(&*self.source)),
             Cause::Request => Error::new(
                 ErrorKind::Internal,
                 format!("the request could not be built: {}", innermost(&*self.source)),
@@ -144,7 +150,14 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             format!("the storage does not take `{bucket}` for a bucket's name ({said})"),
             "a bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
         ),
-        (301 | 307, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+        // A HEAD has no body to say more in.
+        (400, "") if region.is_none() => error(
+            ErrorKind::Denied,
+            format!("the storage refused the request ({said})"),
+            "check the credentials, which may have expired, and the region",
+        ),
+        (301 | 307, _)
+        | (400, "" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
             let hint = match region {
                 Some(region) => format!("set `--region {region}` or AWS_REGION={region}"),
                 None => "set the bucket's region with `--region` or AWS_REGION".to_owned(),
@@ -255,6 +268,7 @@ mod tests {
             (403, "AccessDenied", Denied),
             (403, "", Denied),
             (401, "", Denied),
+            (400, "", Denied),
             (412, "PreconditionFailed", Conflict),
             (409, "ConditionalRequestConflict", Conflict),
             (429, "", Throttled),

@@ -4,14 +4,18 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 11] =
-    ["error", "path", "id", "mount", "text", "entry", "config", "embedded", "store", "backend", "cli"];
+const LAYERS: [&str; 13] = [
+    "error", "path", "id", "mount", "text", "entry", "manifest", "config", "embedded", "store", "backend",
+    "skill", "cli",
+];
 
 /// What only one room may name.
-const SECRETS: [(&str, &[&str]); 5] = [
+const SECRETS: [(&str, &[&str]); 7] = [
     ("aws_sdk_s3", &["store"]),
     ("aws_config", &["store"]),
     ("redb", &["embedded"]),
+    ("s3s::", &["embedded", "store"]),
+    ("serde_yaml", &["manifest"]),
     ("clap", &["cli"]),
     ("ObjectKey(", &["mount"]),
 ];
@@ -43,15 +47,24 @@ fn room(file: &str) -> &str {
     file.split('/').next().unwrap().trim_end_matches(".rs")
 }
 
-/// Rooms that a file names as `crate::room`, comments left out.
+/// Rooms that a file names: `crate::room`, `crate::{room, …}` and `super::room`, comments left out.
 fn uses(code: &str) -> BTreeSet<String> {
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code: String = lines.collect::<Vec<_>>().join("\n");
-    let names = code
-        .split("crate::")
-        .skip(1)
-        .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>());
-    names.filter(|name| LAYERS.contains(&name.as_str())).collect()
+    let mut names = BTreeSet::new();
+    for start in ["crate::", "super::"] {
+        for rest in code.split(start).skip(1) {
+            // A group may hold groups: every name before the statement's end counts.
+            let end = if rest.starts_with('{') { rest.find(';').unwrap_or(rest.len()) } else { 0 };
+            let words: Vec<&str> = if end > 0 {
+                rest[..end].split(|c: char| !(c.is_alphanumeric() || c == '_')).collect()
+            } else {
+                vec![rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap()]
+            };
+            names.extend(words.into_iter().filter(|name| LAYERS.contains(name)).map(str::to_owned));
+        }
+    }
+    names
 }
 
 fn violations(files: &[(String, String)]) -> Vec<String> {
@@ -93,6 +106,9 @@ fn a_use_of_a_higher_room_would_be_found() {
     assert_eq!(violations(&file("backend/list.rs", "use aws_sdk_s3::Client;")).len(), 1);
     assert_eq!(violations(&file("backend.rs", "let key = ObjectKey(text);")).len(), 1);
     assert_eq!(violations(&file("novel.rs", "")).len(), 1);
+    assert_eq!(violations(&file("path.rs", "use crate::{error::Error, store::Store};")).len(), 1);
+    assert_eq!(violations(&file("path.rs", "use super::store::Store;")).len(), 1);
+    assert_eq!(violations(&file("backend.rs", "use s3s::dto::ETag;")).len(), 1);
     assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::cli")).len() <= 1);
     assert!(violations(&file("cli/demo.rs", "use crate::backend::SkillFs;")).is_empty());
 }

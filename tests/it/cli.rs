@@ -185,6 +185,71 @@ fn stat_shows_what_is_known() {
 }
 
 #[test]
+fn skills_are_listed_described_and_loaded() {
+    snapshot!("skills-list", ana(&["skills", "list"]));
+    snapshot!("skills-list-json", ana(&["skills", "list", "--category", "escrituras", "--json"]));
+    snapshot!("skills-frontmatter", ana(&["skills", "frontmatter", "--category", "engineering"]));
+    snapshot!("skills-catalog", ana(&["skills", "catalog"]));
+    snapshot!("skills-catalog-budget", ana(&["skills", "catalog", "--budget", "600"]));
+    snapshot!(
+        "skills-catalog-xml",
+        ana(&["skills", "catalog", "--category", "escrituras", "--format", "xml"])
+    );
+    snapshot!(
+        "skills-catalog-xml-one-line",
+        ana(&["skills", "catalog", "--category", "escrituras", "--format", "xml-one-line"])
+    );
+    snapshot!("skills-catalog-json", ana(&["skills", "catalog", "--format", "json"]));
+    snapshot!("skills-resources", ana(&["skills", "resources", "compraventa"]));
+    snapshot!("skills-resources-json", ana(&["skills", "resources", "code-review", "--json"]));
+    snapshot!("skills-load-missing", ana(&["skills", "load", "testamento"]));
+    snapshot!("skills-category-missing", ana(&["skills", "list", "--category", "none"]));
+    let whole = ana(&["skills", "load", "escrituras/compraventa"]);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills/escrituras/compraventa/SKILL.md");
+    assert_eq!(whole.stdout, std::fs::read(file).unwrap());
+    let body = ana(&["skills", "load", "compraventa", "--body"]);
+    assert!(String::from_utf8(body.stdout).unwrap().trim_start().starts_with("# Escritura de compraventa"));
+}
+
+#[test]
+fn admin_validate_checks_local_folders() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let run =
+        |args: &[&str]| program().current_dir(root).args(["admin", "validate"]).args(args).output().unwrap();
+    snapshot!("admin-validate", run(&["examples/skills"]));
+    let folder = tempfile::tempdir().unwrap();
+    let write = |path: &str, content: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    };
+    write("good/SKILL.md", "---\nname: good\ndescription: Is good.\n---\n");
+    write("Bad Name/SKILL.md", "---\nname: Bad Name\ndescription: Use when: asked\nversion: 1\n---\n");
+    write("empty/SKILL.md", "");
+    write("odd/Skill.md", "# Odd\n\nHas no frontmatter.\n");
+    let here = |args: &[&str]| {
+        let args = [&["admin", "validate"], args].concat();
+        program().current_dir(folder.path()).args(args).output().unwrap()
+    };
+    snapshot!("admin-validate-problems", here(&["."]));
+    snapshot!("admin-validate-lenient", here(&[".", "--lenient"]));
+    snapshot!("admin-validate-json", here(&["good", "Bad Name", "none", "--json"]));
+    snapshot!("admin-validate-lenient-json", here(&["odd", "--json", "--lenient"]));
+}
+
+#[test]
+fn libraries_come_from_flags_or_the_environment() {
+    let data = DATA.path().to_str().unwrap();
+    let ls = |command: &mut Command| command.args(["ls", "/"]).output().unwrap();
+    let flag = ls(program().args(["--embedded", data, "--library", "acme"]));
+    assert_eq!(String::from_utf8(flag.stdout).unwrap(), "/skills\n");
+    let variable = ls(program().env("SKILLFS_LIBRARIES", " acme, other,").args(["--embedded", data]));
+    assert_eq!(String::from_utf8(variable.stdout).unwrap(), "/skills\n");
+    let bad = ls(program().env("SKILLFS_LIBRARIES", "a/b").args(["--embedded", data]));
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
 fn wrong_usage_exits_with_2() {
     snapshot!("usage", skillfs(&["raed", "x"]));
     snapshot!("usage-json", skillfs(&["--json", "ls", "--lonk"]));

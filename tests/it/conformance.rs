@@ -238,7 +238,9 @@ async fn ranges_are_cut_as_http_says(b: Bucket) {
         assert_eq!(got.content_length(), Some(expected.len() as i64));
         assert_eq!(got.body.collect().await.unwrap().to_vec(), expected.as_bytes(), "{range}");
     }
-    for (key, range) in [("r", "bytes=10-"), ("r", "bytes=99-100"), ("empty", "bytes=0-9")] {
+    for (key, range) in
+        [("r", "bytes=10-"), ("r", "bytes=99-100"), ("empty", "bytes=0-9"), ("empty", "bytes=-5")]
+    {
         assert_eq!(
             status(b.raw.get_object().bucket(&b.name).key(key).range(range).send().await),
             416,

@@ -304,6 +304,58 @@ async fn range_that_was_not_asked_for_is_corrupt() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trickle_is_timeout() {
+    let faulty = faulty(|_, _| Reply::ForwardTrickle(Duration::from_millis(400))).await;
+    let error = bounded(faulty.backend.read_bytes("large.txt", ..)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error:?}");
+}
+
+#[tokio::test]
+async fn part_without_its_range_is_corrupt() {
+    let faulty = faulty(|request, _| match request.method.as_str() {
+        "GET" if request.operation() == "GET" => {
+            let body = "x".repeat(65_536);
+            let head = "HTTP/1.1 206 X\r\netag: \"x\"\r\nconnection: close";
+            Reply::Raw(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes())
+        }
+        _ => Reply::Forward,
+    })
+    .await;
+    let error = bounded(faulty.backend.read("notes.md")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+}
+
+#[tokio::test]
+async fn large_object_without_an_etag_is_corrupt() {
+    let faulty = faulty(|request, n| {
+        let range = request.header("range").unwrap().trim_start_matches("bytes=").to_owned();
+        let (first, last) = range.split_once('-').unwrap();
+        let (first, last): (usize, usize) =
+            (first.parse().unwrap(), last.parse::<usize>().unwrap().min(99_999));
+        let body = if n == 0 { "A" } else { "B" }.repeat(last - first + 1);
+        let head =
+            format!("HTTP/1.1 206 X\r\ncontent-range: bytes {first}-{last}/100000\r\nconnection: close");
+        Reply::Raw(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes())
+    })
+    .await;
+    let error = bounded(faulty.backend.read("notes.md")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+}
+
+#[tokio::test]
+async fn bare_400_is_credentials_or_region() {
+    let plain = faulty(|_, _| Reply::Raw(response(400, "application/xml", b""))).await;
+    let error = bounded(plain.backend.stat("notes.md")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error:?}");
+    let region = faulty(|_, _| {
+        Reply::Raw(b"HTTP/1.1 400 X\r\nx-amz-bucket-region: eu-south-2\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec())
+    })
+    .await;
+    let error = bounded(region.backend.stat("notes.md")).await.unwrap_err();
+    assert!(error.hint().unwrap().contains("eu-south-2"), "{error}");
+}
+
 #[tokio::test]
 async fn object_without_a_length_is_corrupt() {
     let faulty = faulty(|request, _| match request.operation() {
@@ -328,7 +380,57 @@ async fn listing_that_never_ends_is_corrupt() {
     .await;
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
-    assert_eq!(faulty.wire.take().len(), 2);
+    assert!(faulty.wire.take().len() <= 102);
+    // The same keys over and over, under ever new tokens.
+    let circle = self::faulty(|_, n| {
+        let body = format!(
+            "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>t{n}</NextContinuationToken><KeyCount>1</KeyCount>\
+             <Contents><Key>threads/1/x</Key><Size>1</Size></Contents></ListBucketResult>"
+        );
+        Reply::Raw(response(200, "application/xml", body.as_bytes()))
+    })
+    .await;
+    let error = bounded(circle.backend.ls("/workspace")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
+    assert_eq!(circle.wire.take().len(), 2);
+}
+
+/// S3 may send a page with nothing on it and go on.
+#[tokio::test]
+async fn empty_page_is_not_the_end() {
+    let faulty = faulty(|request, _| {
+        if request.target.contains("continuation-token") || request.operation() != "LIST" {
+            return Reply::Raw(response(
+                200,
+                "application/xml",
+                b"<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>1</KeyCount>\
+                  <Contents><Key>threads/1/dir.d/x</Key><Size>1</Size></Contents></ListBucketResult>",
+            ));
+        }
+        let body = b"<?xml version=\"1.0\"?><ListBucketResult><KeyCount>0</KeyCount>\
+                     <NextContinuationToken>more</NextContinuationToken></ListBucketResult>";
+        Reply::Raw(response(200, "application/xml", body))
+    })
+    .await;
+    let listing = bounded(faulty.backend.ls_recursive("/workspace")).await.unwrap();
+    assert_eq!(listing.entries.len(), 2);
+}
+
+#[tokio::test]
+async fn key_longer_than_any_key_is_hidden() {
+    let faulty = faulty(|_, _| {
+        let key = format!("threads/1{}", "/x".repeat(20_000));
+        let body = format!(
+            "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>false</IsTruncated><KeyCount>1</KeyCount>\
+             <Contents><Key>{key}</Key><Size>1</Size><LastModified>9999-12-31T23:59:59-10:00</LastModified></Contents>\
+             </ListBucketResult>"
+        );
+        Reply::Raw(response(200, "application/xml", body.as_bytes()))
+    })
+    .await;
+    let tree = bounded(faulty.backend.tree("/workspace")).await.unwrap();
+    assert_eq!((tree.count(), tree.hidden), ((0, 0), 1));
 }
 
 #[tokio::test]

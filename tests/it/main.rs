@@ -22,4 +22,6 @@ mod listing;
 mod model;
 mod reading;
 mod semantics;
+mod skills;
+mod specification;
 mod tenancy;

@@ -1,7 +1,9 @@
 //! A server between client and storage: it writes down every request, and breaks what the test
 //! tells it to break.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,6 +41,10 @@ pub enum Reply {
     ForwardCut(usize),
     /// Goes to the storage; the answer falls silent after so many bytes of its body.
     ForwardStall(usize),
+    /// Goes to the storage; the answer's body comes byte by byte, so far apart.
+    ForwardTrickle(Duration),
+    /// Goes to the storage after a while.
+    ForwardAfter(Duration),
     /// These bytes, then the end.
     Raw(Vec<u8>),
     /// The connection is reset.
@@ -71,6 +77,14 @@ pub fn response(status: u16, content_type: &str, body: &[u8]) -> Vec<u8> {
 pub struct Wire {
     pub endpoint: String,
     log: Arc<Mutex<Vec<Request>>>,
+    flying: Arc<Flying>,
+}
+
+/// How many requests are under way, and how many were at once.
+#[derive(Default)]
+struct Flying {
+    now: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl Wire {
@@ -83,16 +97,27 @@ impl Wire {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
         let (decide, written) = (Arc::new(decide), log.clone());
+        let flying = Arc::new(Flying::default());
+        let counted = flying.clone();
         let upstream = upstream.map(|url| url.trim_start_matches("http://").to_owned());
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (decide, written, upstream) = (decide.clone(), written.clone(), upstream.clone());
+                let flying = counted.clone();
                 tokio::spawn(async move {
+                    let now = flying.now.fetch_add(1, Ordering::SeqCst) + 1;
+                    flying.most.fetch_max(now, Ordering::SeqCst);
                     let _ = answer(socket, &*decide, &written, upstream.as_deref()).await;
+                    flying.now.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
-        Self { endpoint, log }
+        Self { endpoint, log, flying }
+    }
+
+    /// The most requests that were under way at once.
+    pub fn most_at_once(&self) -> usize {
+        self.flying.most.load(Ordering::SeqCst)
     }
 
     /// All requests so far, and a fresh page.
@@ -130,9 +155,23 @@ async fn answer(
             let bytes = forward(&request, upstream.unwrap()).await?;
             socket.write_all(&bytes).await?;
         }
+        Reply::ForwardAfter(pause) => {
+            tokio::time::sleep(pause).await;
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            socket.write_all(&bytes).await?;
+        }
         Reply::ForwardCut(at) => {
             let bytes = forward(&request, upstream.unwrap()).await?;
             socket.write_all(&bytes[..body_start(&bytes) + at]).await?;
+        }
+        Reply::ForwardTrickle(pause) => {
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            let (head, body) = bytes.split_at(body_start(&bytes));
+            socket.write_all(head).await?;
+            for byte in body {
+                socket.write_all(&[*byte]).await?;
+                tokio::time::sleep(pause).await;
+            }
         }
         Reply::ForwardStall(at) => {
             let bytes = forward(&request, upstream.unwrap()).await?;

@@ -1,0 +1,109 @@
+//! How a collection of real `SKILL.md` files loads.
+//!
+//! ```text
+//! cargo run --release --example corpus -- skills.jsonl.gz
+//! ```
+//!
+//! Each line of the file is a JSON object with `path` and `text`, or `base64` where the bytes are no
+//! UTF-8.
+
+#![allow(clippy::print_stdout, reason = "it is a program")]
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use skillfs::{Document, validate};
+
+#[derive(Deserialize)]
+struct Row {
+    path: String,
+    text: Option<String>,
+    base64: Option<String>,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::args().nth(1).ok_or("name a file: cargo run --example corpus -- skills.jsonl.gz")?;
+    let bytes = std::fs::read(&file)?;
+    let mut lines = String::new();
+    if bytes.starts_with(&[0x1f, 0x8b]) {
+        flate2::read::GzDecoder::new(&bytes[..]).read_to_string(&mut lines)?;
+    } else {
+        lines = String::from_utf8(bytes)?;
+    }
+
+    let (mut files, mut usable, mut loaded, mut valid, mut survived) = (0u32, 0u32, 0u32, 0u32, 0u32);
+    let mut codes: BTreeMap<&'static str, u32> = BTreeMap::new();
+    let mut failures = Vec::new();
+    let mut times: Vec<Duration> = Vec::new();
+    for line in lines.lines() {
+        let row: Row = serde_json::from_str(line)?;
+        let content = match (row.text, row.base64) {
+            (Some(text), _) => text.into_bytes(),
+            (None, Some(base64)) => base64_simd::STANDARD.decode_to_vec(base64)?,
+            (None, None) => return Err(format!("{}: neither text nor base64", row.path).into()),
+        };
+        files += 1;
+        usable += u32::from(String::from_utf8_lossy(&content).chars().any(char::is_alphanumeric));
+        let directory = row.path.rsplit('/').nth(1).unwrap_or_default();
+        valid += u32::from(validate(&content, directory).is_empty());
+        let start = Instant::now();
+        let document = Document::load(&content, directory, &row.path);
+        times.push(start.elapsed());
+        match document {
+            Ok(document) => {
+                loaded += 1;
+                survived += u32::from(round_trip(&document));
+                for diagnostic in document.diagnostics {
+                    *codes.entry(diagnostic.code).or_default() += 1;
+                }
+            }
+            Err(diagnostics) => failures.extend(diagnostics.into_iter().next_back()),
+        }
+    }
+
+    times.sort();
+    let percent = |count: u32, of: u32| 100.0 * f64::from(count) / f64::from(of.max(1));
+    println!("{files:>6} files, {usable} with any text");
+    println!("{loaded:>6} load: {:.2} % of those with any text", percent(loaded, usable));
+    println!("{valid:>6} are valid by the specification: {:.1} %", percent(valid, files));
+    println!("{survived:>6} keep every field through JSON and back");
+    if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
+        println!("       {median:.0?} median, {longest:.0?} longest");
+    }
+    println!("\nwarnings");
+    for (code, count) in codes {
+        println!("{count:>6} {code}");
+    }
+    println!("\nfailures");
+    for failure in &failures {
+        println!("       {failure}");
+    }
+    println!("{:>6} in all", failures.len());
+    Ok(())
+}
+
+/// Whether the fields, unknown ones and nested metadata included, come back from JSON as they were.
+fn round_trip(document: &Document) -> bool {
+    let json = serde_json::to_string(&document.manifest.fields).unwrap_or_default();
+    let back: Result<serde_json::Value, _> = serde_json::from_str(&json);
+    back.is_ok_and(|back| same(&document.manifest.fields, &back))
+}
+
+fn same(yaml: &skillfs::Yaml, json: &serde_json::Value) -> bool {
+    use serde_json::Value;
+    use skillfs::Yaml;
+    match (yaml, json) {
+        (Yaml::Null, Value::Null) => true,
+        (Yaml::Text(text), Value::String(string)) => text == string,
+        (Yaml::List(items), Value::Array(array)) => {
+            items.len() == array.len() && items.iter().zip(array).all(|(yaml, json)| same(yaml, json))
+        }
+        (Yaml::Map(entries), Value::Object(object)) => {
+            entries.len() == object.len()
+                && entries.iter().all(|(key, yaml)| object.get(key).is_some_and(|json| same(yaml, json)))
+        }
+        _ => false,
+    }
+}

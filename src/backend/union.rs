@@ -1,0 +1,336 @@
+//! `/skills` as one tree, whatever number of libraries lie behind it.
+//!
+//! Libraries are layers. A skill of an earlier layer hides every later skill at, above or below its
+//! path, as a whole and never file by file; of loose files the earlier layer's wins.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+
+use super::S3Backend;
+use super::list::file;
+use crate::entry::{Entry, Page};
+use crate::error::Result;
+use crate::id::LibraryId;
+use crate::mount::{Directory, Location};
+use crate::path::VirtualPath;
+use crate::store::{self, ByteRange, Fetched, Listed, Lister, Meta};
+
+/// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
+#[derive(Debug, Default)]
+pub(crate) struct Union {
+    files: BTreeMap<String, UnionFile>,
+    directories: BTreeSet<String>,
+    skills: BTreeMap<String, SkillPlace>,
+    collisions: Vec<Collision>,
+    /// Keys that no path can name.
+    pub(crate) hidden: u64,
+}
+
+/// A file that is seen, and the layer it comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct UnionFile {
+    pub(crate) layer: usize,
+    pub(crate) meta: Meta,
+}
+
+/// A skill that is seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SkillPlace {
+    pub(crate) layer: usize,
+    /// The name of its `SKILL.md`, in its own letter case.
+    pub(crate) file: String,
+}
+
+/// Something of a later layer that is not seen, because an earlier one has a skill there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Collision {
+    /// What is hidden.
+    pub(crate) path: String,
+    /// The skill that hides it.
+    pub(crate) by: String,
+    pub(crate) hidden_layer: usize,
+    pub(crate) layer: usize,
+}
+
+/// One layer, as it was listed.
+#[derive(Debug, Default)]
+struct LayerListing {
+    files: BTreeMap<String, Meta>,
+    directories: BTreeSet<String>,
+    skills: BTreeMap<String, String>,
+    hidden: u64,
+}
+
+/// What a path means in a union, by the rules of `read` and `stat`.
+pub(super) enum Found<'u> {
+    File(VirtualPath, &'u UnionFile),
+    Directory,
+    Nothing,
+}
+
+impl S3Backend {
+    /// Lists all layers at once, below one directory of `/skills` or all of it. Costs one request for
+    /// every 1,000 keys of each layer.
+    pub(crate) async fn union(&self, under: &VirtualPath) -> Result<Union> {
+        let layers = self.mounts.skill_layers();
+        let listings = layers.iter().enumerate().map(|(layer, top)| self.layer(top, layer, under));
+        Ok(Union::of(try_join_all(listings).await?))
+    }
+
+    /// All of `/skills`.
+    pub(crate) async fn union_all(&self) -> Result<Union> {
+        self.union(&VirtualPath::top_level("skills")).await
+    }
+
+    /// The shared library behind a layer; `None` for the user's own.
+    pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
+        self.mounts.library_of(layer)
+    }
+
+    /// The first bytes of a file of one layer, which a listing found there. One request.
+    pub(crate) async fn read_layer(&self, path: &VirtualPath, layer: usize, bytes: u64) -> Result<Bytes> {
+        let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
+            return Err(Self::not_found(path));
+        };
+        let range = ByteRange { start: 0, end: Some(bytes) };
+        match self.store().get(&key, range, None).await.map_err(|e| e.during("read", path))? {
+            Fetched::Found { mut body, .. } => {
+                let mut content = Vec::new();
+                body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
+                Ok(content.into())
+            }
+            Fetched::BehindTheEnd => Ok(Bytes::new()),
+            Fetched::Missing => Err(Self::not_found(path)),
+        }
+    }
+
+    /// The part of `/skills` that decides what a path is: skills that hide each other share their
+    /// first name.
+    pub(crate) async fn union_around(&self, path: &VirtualPath) -> Result<Union> {
+        let mut segments = path.segments();
+        let (mount, first, more) = (segments.next(), segments.next(), segments.next());
+        let around = match (mount, first, more) {
+            (Some(mount), Some(first), Some(_)) => {
+                VirtualPath::root().join_exact(&format!("{mount}/{first}")).unwrap_or_else(|| path.clone())
+            }
+            (Some(mount), ..) => VirtualPath::root().join_exact(mount).unwrap_or_else(|| path.clone()),
+            _ => path.clone(),
+        };
+        self.union(&around).await
+    }
+
+    async fn layer(&self, top: &Directory, layer: usize, under: &VirtualPath) -> Result<LayerListing> {
+        let directory = match self.mounts.resolve_layer(under, layer)? {
+            Location::Inside { directory, .. } | Location::Mount(directory) => directory,
+            Location::Root | Location::Layered => return Ok(LayerListing::default()),
+        };
+        let mut listing = LayerListing::default();
+        let mut lister = Lister::new(directory.prefix(), store::Depth::All);
+        while let Some(items) = lister.next(self.store()).await.map_err(|e| e.during("list", under))? {
+            for item in items {
+                if let Listed::Object { key, meta } = item
+                    && let Some(relative) = top.relative(&key)
+                {
+                    listing.add(top, relative, meta);
+                }
+            }
+        }
+        listing.find_skills();
+        Ok(listing)
+    }
+}
+
+impl LayerListing {
+    fn add(&mut self, top: &Directory, relative: &str, meta: Meta) {
+        let nameable = |relative: &str| top.path().join_exact(relative).is_some();
+        // Every directory above it exists, as far as it can be named.
+        let mut parents = relative.match_indices('/').map(|(at, _)| &relative[..at]);
+        while let Some(parent) = parents.next().filter(|parent| nameable(parent)) {
+            if !self.directories.contains(parent) {
+                self.directories.insert(parent.to_owned());
+            }
+        }
+        if nameable(relative) {
+            self.files.insert(relative.to_owned(), meta);
+        } else if meta.size > 0 || !(relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable))
+        {
+            self.hidden += 1;
+        }
+    }
+
+    /// A skill is a directory that holds `SKILL.md`, in any letter case; the outermost one owns what
+    /// lies below.
+    fn find_skills(&mut self) {
+        let mut found: BTreeMap<String, String> = BTreeMap::new();
+        for path in self.files.keys() {
+            let Some((directory, name)) = path.rsplit_once('/') else { continue };
+            if !name.eq_ignore_ascii_case("SKILL.md") {
+                continue;
+            }
+            let rank = |name: &str| (name != "SKILL.md", name != "skill.md", name.to_owned());
+            match found.get(directory) {
+                Some(known) if rank(known) <= rank(name) => {}
+                _ => {
+                    found.insert(directory.to_owned(), name.to_owned());
+                }
+            }
+        }
+        for (directory, name) in &found {
+            if parents(directory).all(|parent| !found.contains_key(parent)) {
+                self.skills.insert(directory.clone(), name.clone());
+            }
+        }
+    }
+}
+
+/// The directories above a relative path, the nearest last.
+fn parents(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+impl Union {
+    fn of(layers: Vec<LayerListing>) -> Self {
+        let mut union = Self::default();
+        for (layer, listing) in layers.iter().enumerate() {
+            union.hidden += listing.hidden;
+            let mut seen = Vec::new();
+            for (path, file) in &listing.skills {
+                match union.hides(path) {
+                    Some((by, place)) => {
+                        let (by, kept) = (by.to_owned(), place.layer);
+                        let path = path.clone();
+                        union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
+                    }
+                    None => seen.push((path.clone(), SkillPlace { layer, file: file.clone() })),
+                }
+            }
+            union.skills.extend(seen);
+        }
+        for (layer, listing) in layers.into_iter().enumerate() {
+            for (path, meta) in listing.files {
+                match owner(&path, &listing.skills) {
+                    // A skill is seen whole or not at all.
+                    Some(skill) if union.is_seen(skill, layer) => {}
+                    Some(_) => continue,
+                    None => {
+                        if let Some((by, place)) =
+                            union.skill_above(&path).filter(|(_, place)| place.layer != layer)
+                        {
+                            let (by, kept) = (by.to_owned(), place.layer);
+                            union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
+                            continue;
+                        }
+                    }
+                }
+                for parent in parents(&path) {
+                    union.directories.insert(parent.to_owned());
+                }
+                union.files.entry(path).or_insert(UnionFile { layer, meta });
+            }
+            for directory in listing.directories {
+                let own = owner(&directory, &listing.skills)
+                    .or_else(|| listing.skills.get_key_value(&directory).map(|(skill, _)| skill.as_str()));
+                let elsewhere = |place: &SkillPlace| place.layer != layer;
+                let above = union.skill_above(&directory).is_some_and(|(_, place)| elsewhere(place))
+                    || union.skills.get(&directory).is_some_and(elsewhere);
+                if own.is_none_or(|skill| union.is_seen(skill, layer)) && !above {
+                    union.directories.insert(directory);
+                }
+            }
+        }
+        union
+    }
+
+    fn is_seen(&self, skill: &str, layer: usize) -> bool {
+        self.skills.get(skill).is_some_and(|place| place.layer == layer)
+    }
+
+    /// A skill at, above or below a path.
+    fn hides(&self, path: &str) -> Option<(&str, &SkillPlace)> {
+        let at = self.skills.get_key_value(path).map(|(skill, place)| (skill.as_str(), place));
+        let below = format!("{path}/");
+        at.or_else(|| self.skill_above(path)).or_else(|| {
+            let (skill, place) = self.skills.range(below.clone()..).next()?;
+            skill.starts_with(&below).then_some((skill.as_str(), place))
+        })
+    }
+
+    /// The skill that a path lies in.
+    fn skill_above(&self, path: &str) -> Option<(&str, &SkillPlace)> {
+        parents(path)
+            .find_map(|parent| self.skills.get_key_value(parent))
+            .map(|(skill, place)| (skill.as_str(), place))
+    }
+
+    /// The skills that are seen, sorted by path.
+    pub(crate) fn skills(&self) -> impl Iterator<Item = (&str, &SkillPlace)> {
+        self.skills.iter().map(|(path, place)| (path.as_str(), place))
+    }
+
+    /// The skill at a path.
+    pub(crate) fn skill(&self, path: &str) -> Option<&SkillPlace> {
+        self.skills.get(path)
+    }
+
+    pub(crate) fn collisions(&self) -> &[Collision] {
+        &self.collisions
+    }
+
+    pub(crate) fn file(&self, relative: &str) -> Option<&UnionFile> {
+        self.files.get(relative)
+    }
+
+    pub(super) fn find(&self, path: &VirtualPath) -> Found<'_> {
+        let candidates = [Some(path.clone()), path.with_md()].into_iter().flatten();
+        for candidate in candidates {
+            if let Some(found) = self.file(below_mount(&candidate)) {
+                return Found::File(candidate, found);
+            }
+        }
+        if self.is_directory(below_mount(path)) { Found::Directory } else { Found::Nothing }
+    }
+
+    pub(crate) fn is_directory(&self, relative: &str) -> bool {
+        relative.is_empty() || self.directories.contains(relative)
+    }
+
+    /// The files below a directory, sorted by path, with what follows the directory's own path.
+    pub(crate) fn files_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = (&'u str, &'u UnionFile)> {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        let length = prefix.len();
+        self.files
+            .range(prefix.clone()..)
+            .take_while(move |(path, _)| path.starts_with(&prefix))
+            .map(move |(path, file)| (&path[length..], file))
+    }
+
+    /// The entries below a directory: its own, or all of them.
+    pub(super) fn entries(&self, mount: &VirtualPath, relative: &str, all: bool) -> Page {
+        let prefix = if relative.is_empty() { String::new() } else { format!("{relative}/") };
+        let wanted = |path: &str| {
+            path.strip_prefix(prefix.as_str())
+                .is_some_and(|rest| !rest.is_empty() && (all || !rest.contains('/')))
+        };
+        let mut page = Page { entries: Vec::new(), hidden: self.hidden };
+        for path in self.directories.iter().filter(|path| wanted(path)) {
+            page.entries.extend(mount.join_exact(path).map(Entry::directory));
+        }
+        for (path, found) in self.files.iter().filter(|(path, _)| wanted(path)) {
+            page.entries.extend(mount.join_exact(path).map(|path| file(path, &found.meta)));
+        }
+        page.entries.sort_by(Entry::by_key);
+        page
+    }
+}
+
+/// The skill of a layer that a path lies in.
+fn owner<'s>(path: &str, skills: &'s BTreeMap<String, String>) -> Option<&'s str> {
+    parents(path).find_map(|parent| skills.get_key_value(parent)).map(|(skill, _)| skill.as_str())
+}
+
+/// What is behind `/skills/`; empty for the mount itself.
+pub(crate) fn below_mount(path: &VirtualPath) -> &str {
+    path.as_str()[1..].split_once('/').map_or("", |(_, relative)| relative)
+}

@@ -1,0 +1,92 @@
+//! `SKILL.md`: what it says of a skill. Pure text in, facts and diagnostics out; no I/O.
+//!
+//! Two modes over one tree. [`validate`] is strict and speaks the words of the reference library.
+//! [`Document::load`] is lenient: it takes what real skills look like, keeps what it does not
+//! understand, and says what it did.
+
+mod fields;
+mod load;
+mod repair;
+mod strict;
+mod validate;
+mod yaml;
+
+use serde::Serialize;
+
+pub use self::fields::Manifest;
+pub use self::load::Document;
+pub(crate) use self::load::{Head, read_description, read_head};
+pub use self::validate::{Properties, read_properties, validate};
+pub(crate) use self::yaml::MAX_FRONTMATTER_BYTES;
+pub use self::yaml::Yaml;
+
+/// How much a diagnostic matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Worth knowing.
+    Info,
+    /// Something was repaired, guessed or left out.
+    Warning,
+    /// It cannot be used.
+    Error,
+}
+
+/// Something about a skill that its author should know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// The file it is about.
+    pub file: String,
+    /// The line in that file, counted from 1, where there is one.
+    pub line: Option<usize>,
+    /// How much it matters.
+    pub severity: Severity,
+    /// A stable name, to branch on and to count.
+    pub code: &'static str,
+    /// What is the matter, and what was done.
+    pub message: String,
+}
+
+impl std::fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        let severity = match self.severity {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        write!(f, ": {severity}: {} [{}]", self.message, self.code)
+    }
+}
+
+/// Diagnostics of one file, as they are found.
+#[derive(Debug)]
+struct Log<'a> {
+    file: &'a str,
+    found: Vec<Diagnostic>,
+}
+
+impl Log<'_> {
+    fn add(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        line: Option<usize>,
+        message: impl Into<String>,
+    ) {
+        self.found.push(Diagnostic {
+            file: self.file.to_owned(),
+            line,
+            severity,
+            code,
+            message: message.into(),
+        });
+    }
+
+    fn warn(&mut self, code: &'static str, line: Option<usize>, message: impl Into<String>) {
+        self.add(Severity::Warning, code, line, message);
+    }
+}

@@ -1,0 +1,251 @@
+//! What the fields of frontmatter mean: the specification's, and those that vendors added.
+
+use serde::Serialize;
+
+use super::yaml::Yaml;
+
+/// What a skill says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Manifest {
+    /// The `name` field, else the name of the skill's directory.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// Whether the description is the author's own field, and not taken from the text below.
+    pub described: bool,
+    /// A licence, or a file that holds one.
+    pub license: Option<String>,
+    /// What it needs to run.
+    pub compatibility: Option<String>,
+    /// The tools it may use without asking.
+    pub allowed_tools: Vec<String>,
+    /// Its version.
+    pub version: Option<String>,
+    /// Who wrote it.
+    pub author: Option<String>,
+    /// Words to find it by.
+    pub tags: Vec<String>,
+    /// Skills that it builds upon.
+    pub depends: Vec<String>,
+    /// What its runner must be able to do.
+    pub required_capabilities: Vec<String>,
+    /// Whether people may call it by name. Default true.
+    pub user_invocable: bool,
+    /// Whether the model is not told of it. Default false.
+    pub disable_model_invocation: bool,
+    /// The `metadata` field, verbatim, with the vendor fields that belong there.
+    pub metadata: Yaml,
+    /// Every field, verbatim, understood or not.
+    pub fields: Yaml,
+    /// The text between the fences, verbatim; empty without fences.
+    #[serde(skip)]
+    pub frontmatter: String,
+}
+
+/// Where a field of a manifest may come from. A key is looked for at the top, then in `metadata`.
+struct Source {
+    field: Field,
+    keys: &'static [&'static str],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Field {
+    Version,
+    Author,
+    Tags,
+    Depends,
+    RequiredCapabilities,
+    UserInvocable,
+    DisableModelInvocation,
+    /// Belongs into `metadata` under its own name.
+    Metadata,
+}
+
+/// Understanding one more vendor is one more row.
+const VENDOR_FIELDS: [Source; 8] = [
+    Source { field: Field::Version, keys: &["version"] },
+    Source { field: Field::Author, keys: &["author"] },
+    Source { field: Field::Tags, keys: &["tags"] },
+    Source { field: Field::Depends, keys: &["depends"] },
+    Source { field: Field::RequiredCapabilities, keys: &["required_capabilities", "required-capabilities"] },
+    Source { field: Field::UserInvocable, keys: &["user_invocable", "user-invocable"] },
+    Source {
+        field: Field::DisableModelInvocation,
+        keys: &["disable_model_invocation", "disable-model-invocation"],
+    },
+    Source { field: Field::Metadata, keys: &["platforms", "prerequisites"] },
+];
+
+impl Manifest {
+    /// Reads the fields; name and description are the caller's to decide.
+    pub(super) fn from_fields(fields: Yaml, frontmatter: String) -> Self {
+        let text = |key: &str| fields.get(key).and_then(plain_text);
+        let mut manifest = Self {
+            name: text("name").unwrap_or_default(),
+            description: text("description").unwrap_or_default(),
+            described: true,
+            license: text("license"),
+            compatibility: text("compatibility"),
+            allowed_tools: fields.get("allowed-tools").map(tools).unwrap_or_default(),
+            version: None,
+            author: None,
+            tags: Vec::new(),
+            depends: Vec::new(),
+            required_capabilities: Vec::new(),
+            user_invocable: true,
+            disable_model_invocation: false,
+            metadata: fields.get("metadata").cloned().unwrap_or(Yaml::Null),
+            fields,
+            frontmatter,
+        };
+        for source in &VENDOR_FIELDS {
+            for key in source.keys {
+                let top = manifest.fields.get(key);
+                let found = match source.field {
+                    Field::Metadata => top,
+                    _ => top.or_else(|| manifest.metadata.get(key)),
+                };
+                if let Some(value) = found.filter(|value| **value != Yaml::Null).cloned() {
+                    manifest.take(source.field, key, value);
+                    if source.field != Field::Metadata {
+                        break;
+                    }
+                }
+            }
+        }
+        manifest
+    }
+
+    fn take(&mut self, field: Field, key: &str, value: Yaml) {
+        match field {
+            Field::Version => self.version = plain_text(&value),
+            Field::Author => self.author = plain_text(&value),
+            Field::Tags => self.tags = words(&value),
+            Field::Depends => self.depends = words(&value),
+            Field::RequiredCapabilities => self.required_capabilities = words(&value),
+            Field::UserInvocable => self.user_invocable = truth(&value).unwrap_or(true),
+            Field::DisableModelInvocation => self.disable_model_invocation = truth(&value).unwrap_or(false),
+            Field::Metadata => {
+                if self.metadata == Yaml::Null {
+                    self.metadata = Yaml::Map(Vec::new());
+                }
+                if let Yaml::Map(entries) = &mut self.metadata
+                    && entries.iter().all(|(known, _)| known != key)
+                {
+                    entries.push((key.to_owned(), value));
+                }
+            }
+        }
+    }
+}
+
+/// A scalar, or a list of scalars as one line. What is only white space is nothing.
+fn plain_text(value: &Yaml) -> Option<String> {
+    let text = match value {
+        Yaml::Text(text) => text.trim().to_owned(),
+        Yaml::List(items) => {
+            items.iter().filter_map(Yaml::as_text).map(str::trim).collect::<Vec<_>>().join(", ")
+        }
+        Yaml::Null | Yaml::Map(_) => return None,
+    };
+    (!text.is_empty()).then_some(text)
+}
+
+/// A list, or words between commas.
+fn words(value: &Yaml) -> Vec<String> {
+    let words: Vec<&str> = match value {
+        Yaml::List(items) => items.iter().filter_map(Yaml::as_text).collect(),
+        Yaml::Text(text) => text.trim().trim_start_matches('[').trim_end_matches(']').split(',').collect(),
+        Yaml::Null | Yaml::Map(_) => Vec::new(),
+    };
+    words.into_iter().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+}
+
+/// A list, or a string with commas, or with spaces. What stands in parentheses is one word:
+/// `Bash(git add *) Read`.
+fn tools(value: &Yaml) -> Vec<String> {
+    let Some(text) = value.as_text() else { return words(value) };
+    let split = |separator: fn(char) -> bool| {
+        let (mut tools, mut depth, mut tool) = (Vec::new(), 0usize, String::new());
+        for c in text.chars() {
+            match c {
+                '(' => depth += 1,
+                ')' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth == 0 && separator(c) {
+                tools.push(std::mem::take(&mut tool));
+            } else {
+                tool.push(c);
+            }
+        }
+        tools.push(tool);
+        tools
+            .into_iter()
+            .map(|tool| tool.trim().to_owned())
+            .filter(|tool| !tool.is_empty())
+            .collect::<Vec<_>>()
+    };
+    let by_comma = split(|c| c == ',');
+    if by_comma.len() > 1 || text.trim_end().ends_with(',') { by_comma } else { split(char::is_whitespace) }
+}
+
+/// YAML's many ways to say yes and no.
+fn truth(value: &Yaml) -> Option<bool> {
+    match value.as_text()?.trim().to_lowercase().as_str() {
+        "true" | "yes" | "on" | "y" | "1" => Some(true),
+        "false" | "no" | "off" | "n" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(yaml: &str) -> Manifest {
+        Manifest::from_fields(super::super::yaml::parse(yaml).unwrap().0, yaml.to_owned())
+    }
+
+    #[test]
+    fn tools_come_as_list_or_with_spaces_or_with_commas() {
+        let check = |yaml: &str, expected: &[&str]| {
+            assert_eq!(manifest(yaml).allowed_tools, expected, "{yaml}");
+        };
+        check("allowed-tools: [Read, Write]", &["Read", "Write"]);
+        check("allowed-tools:\n  - Read\n  - Bash(git:*)\n", &["Read", "Bash(git:*)"]);
+        check("allowed-tools: Read Write", &["Read", "Write"]);
+        check("allowed-tools: Read, Write,Edit", &["Read", "Write", "Edit"]);
+        check("allowed-tools: Bash(git add *) Bash(jq:*)", &["Bash(git add *)", "Bash(jq:*)"]);
+        check("allowed-tools: Bash(a, b), Read", &["Bash(a, b)", "Read"]);
+        check("allowed-tools: Read", &["Read"]);
+        check("allowed-tools:", &[]);
+        check("allowed-tools: Bash(unclosed Read", &["Bash(unclosed Read"]);
+    }
+
+    #[test]
+    fn vendor_fields_are_understood_at_the_top_and_in_metadata() {
+        let m = manifest(
+            "version: 1.10\nauthor: Ana\ntags: [a, b]\ndepends: x, y\nuser-invocable: no\n\
+             disable-model-invocation: true\nplatforms: [macos]\nrequired-capabilities: [shell:execute]\n",
+        );
+        assert_eq!((m.version.as_deref(), m.author.as_deref()), (Some("1.10"), Some("Ana")));
+        assert_eq!((m.tags, m.depends), (vec!["a".into(), "b".into()], vec!["x".into(), "y".into()]));
+        assert_eq!((m.user_invocable, m.disable_model_invocation), (false, true));
+        assert_eq!(m.required_capabilities, ["shell:execute"]);
+        assert!(m.metadata.get("platforms").is_some());
+        let m = manifest("metadata:\n  version: \"2\"\n  author: Bo\n  tags: tender,danish\n");
+        assert_eq!((m.version.as_deref(), m.author.as_deref()), (Some("2"), Some("Bo")));
+        assert_eq!(m.tags, ["tender", "danish"]);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_kept() {
+        let m = manifest("name: x\nhomepage: http://x\nmetadata:\n  openclaw: {emoji: x, os: [a]}\n");
+        assert_eq!(
+            serde_json::to_string(&m.fields).unwrap(),
+            r#"{"name":"x","homepage":"http://x","metadata":{"openclaw":{"emoji":"x","os":["a"]}}}"#
+        );
+    }
+}

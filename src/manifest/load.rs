@@ -1,0 +1,360 @@
+//! The lenient reader: what real `SKILL.md` files look like, taken as they are meant.
+
+use std::borrow::Cow;
+
+use super::fields::Manifest;
+use super::yaml::{MAX_FRONTMATTER_BYTES, Yaml};
+use super::{Diagnostic, Log, Severity, repair, validate};
+use crate::text;
+
+/// Of a description that was taken from the text, this much.
+const MAX_DERIVED_CHARS: usize = 300;
+
+/// A whole `SKILL.md`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Document {
+    /// What it says of the skill.
+    pub manifest: Manifest,
+    /// The instructions: all that follows the frontmatter.
+    pub body: String,
+    /// What was odd about it, and what was done.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Document {
+    /// Reads a whole file. `directory` is the name of the skill's directory, `file` what diagnostics
+    /// call it.
+    ///
+    /// # Errors
+    /// The diagnostics, when there is no text to use: the file is empty or binary.
+    pub fn load(content: &[u8], directory: &str, file: &str) -> Result<Self, Vec<Diagnostic>> {
+        match read(content, true, directory, file) {
+            Read::Done(document) => Ok(*document),
+            Read::Unusable(diagnostics) => Err(diagnostics),
+            // Only a head can want more.
+            Read::More => Err(Vec::new()),
+        }
+    }
+}
+
+/// What the first bytes of a file told.
+pub(crate) enum Head {
+    Done(Box<Manifest>, Vec<Diagnostic>),
+    /// The fence that closes the frontmatter lies further down.
+    More,
+    Unusable(Vec<Diagnostic>),
+}
+
+/// Reads the first bytes of a file; `whole` when there are no others.
+pub(crate) fn read_head(content: &[u8], whole: bool, directory: &str, file: &str) -> Head {
+    match read(content, whole, directory, file) {
+        Read::Done(document) => Head::Done(Box::new(document.manifest), document.diagnostics),
+        Read::More => Head::More,
+        Read::Unusable(diagnostics) => Head::Unusable(diagnostics),
+    }
+}
+
+/// What a category's `DESCRIPTION.md` says: its `description` field, else its first paragraph.
+pub(crate) fn read_description(content: &[u8], whole: bool) -> Option<String> {
+    let mut log = Log { file: "DESCRIPTION.md", found: Vec::new() };
+    let text = decode(content, whole, &mut log).ok()?;
+    let Split::Parts(parts) = split(&text, true, &mut log) else { return None };
+    let fields = repair::fields(parts.frontmatter.unwrap_or_default(), parts.first_line, &mut log);
+    let field = Manifest::from_fields(fields, String::new()).description;
+    let text = if field.is_empty() { Derived::from(parts.body).description() } else { field };
+    (!text.is_empty()).then_some(text)
+}
+
+enum Read {
+    Done(Box<Document>),
+    More,
+    Unusable(Vec<Diagnostic>),
+}
+
+fn read(content: &[u8], whole: bool, directory: &str, file: &str) -> Read {
+    let mut log = Log { file, found: Vec::new() };
+    let text = match decode(content, whole, &mut log) {
+        Ok(text) => text,
+        Err(mime) => {
+            log.add(Severity::Error, "binary", None, format!("it is no text but {mime}"));
+            return Read::Unusable(log.found);
+        }
+    };
+    let parts = match split(&text, whole, &mut log) {
+        Split::More => return Read::More,
+        Split::Parts(parts) => parts,
+    };
+    let (fields, frontmatter) = match parts.frontmatter {
+        Some(frontmatter) => {
+            let frontmatter = bounded(frontmatter, parts.first_line, &mut log);
+            (repair::fields(frontmatter, parts.first_line, &mut log), frontmatter)
+        }
+        None => (Yaml::Map(Vec::new()), ""),
+    };
+    let mut manifest = Manifest::from_fields(fields, frontmatter.to_owned());
+    let derived = Derived::from(parts.body);
+    if manifest.name.is_empty() {
+        if directory.is_empty() && derived.heading.is_none() {
+            log.add(Severity::Error, "empty", None, "there is neither a name nor a text");
+            return Read::Unusable(log.found);
+        }
+        let heading = || derived.heading.unwrap_or_default();
+        manifest.name = if directory.is_empty() { heading().to_owned() } else { directory.to_owned() };
+        log.warn("no-name", None, format!("no name; it is called `{}` by its place", manifest.name));
+    }
+    if manifest.description.is_empty() {
+        manifest.described = false;
+        manifest.description = derived.description();
+        if manifest.description.is_empty() {
+            log.add(
+                Severity::Error,
+                "empty",
+                None,
+                "there is neither a description nor a text to take one from",
+            );
+            return Read::Unusable(log.found);
+        }
+        log.warn("no-description", None, "no description; the beginning of the text was taken for one");
+    }
+    advise(&manifest, directory, frontmatter.is_empty(), &mut log);
+    Read::Done(Box::new(Document { manifest, body: parts.body.to_owned(), diagnostics: log.found }))
+}
+
+/// No more of a frontmatter is looked at than any honest one has.
+fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'t str {
+    if frontmatter.len() <= MAX_FRONTMATTER_BYTES {
+        return frontmatter;
+    }
+    let size = frontmatter.len();
+    let message = format!("the frontmatter has {size} bytes; {MAX_FRONTMATTER_BYTES} are read");
+    log.warn("long-frontmatter", Some(first_line), message);
+    let cut = (0..=MAX_FRONTMATTER_BYTES).rev().find(|at| frontmatter.is_char_boundary(*at)).unwrap_or(0);
+    &frontmatter[..cut]
+}
+
+/// What the specification would say, as advice.
+fn advise(manifest: &Manifest, directory: &str, bare: bool, log: &mut Log<'_>) {
+    if bare {
+        return;
+    }
+    if manifest.fields.get("name").is_some() {
+        let mut problems = Vec::new();
+        validate::check_name(&Yaml::Text(manifest.name.clone()), directory, &mut problems);
+        for problem in problems {
+            let code = if problem.starts_with("Directory") { "name-directory" } else { "name-form" };
+            log.warn(code, None, problem);
+        }
+    }
+    let mut problems = Vec::new();
+    if manifest.described {
+        validate::check_description(&Yaml::Text(manifest.description.clone()), &mut problems);
+    }
+    for problem in problems {
+        log.warn("description-length", None, problem);
+    }
+}
+
+fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'c, str>, &'static str> {
+    let encoding = if whole { text::judge_whole(content) } else { text::sniff(content) };
+    let encoding = encoding.map_err(|binary| binary.0)?;
+    let (text, encoding, _) = encoding.decode(content);
+    if content.starts_with(b"\xef\xbb\xbf") {
+        log.add(Severity::Info, "bom", Some(1), "it starts with a byte order mark, which was removed");
+    } else if encoding != encoding_rs::UTF_8 {
+        log.warn("encoding", None, format!("it is no UTF-8; it was read as {}", encoding.name()));
+    }
+    // The last character of a head may be cut.
+    match text {
+        Cow::Borrowed(text) if !whole => Ok(Cow::Borrowed(text.trim_end_matches('\u{fffd}'))),
+        text => Ok(text),
+    }
+}
+
+struct Parts<'t> {
+    frontmatter: Option<&'t str>,
+    /// The file's line of the frontmatter's first line, counted from 1.
+    first_line: usize,
+    body: &'t str,
+}
+
+enum Split<'t> {
+    Parts(Parts<'t>),
+    More,
+}
+
+/// Finds the fences. Blank lines before, spaces behind, text glued to the closing one, `...`
+/// instead of it, or none at all: all of that occurs.
+fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
+    let blank: usize =
+        text.split_inclusive('\n').take_while(|line| line.trim().is_empty()).map(str::len).sum();
+    let start = &text[blank..];
+    let skipped = text[..blank].matches('\n').count();
+    let bare = |body| Split::Parts(Parts { frontmatter: None, first_line: 1, body });
+    let opening = start.split_inclusive('\n').next().unwrap_or_default();
+    if opening.trim_end().len() < 3 || opening.trim_end().chars().any(|c| c != '-') {
+        log.warn("no-frontmatter", Some(skipped + 1), "it does not start with `---`; it has no fields");
+        return bare(text);
+    }
+    if blank > 0 {
+        log.warn("blank-start", Some(1), "blank lines stand before the frontmatter");
+    }
+    let first_line = skipped + 2;
+    let inside = &start[opening.len()..];
+    let mut at = 0;
+    for (number, line) in inside.split_inclusive('\n').enumerate() {
+        let content = line.trim_end();
+        if content == "..." || content.starts_with("---") {
+            let glued = content.trim_start_matches('-');
+            let body = if glued.is_empty() || content == "..." {
+                &inside[at + line.len()..]
+            } else {
+                log.warn("glued-fence", Some(first_line + number), "text stands behind the closing `---`");
+                &inside[at + (content.len() - glued.len())..]
+            };
+            return Split::Parts(Parts { frontmatter: Some(&inside[..at]), first_line, body });
+        }
+        at += line.len();
+    }
+    if !whole && inside.len() < MAX_FRONTMATTER_BYTES {
+        return Split::More;
+    }
+    // No closing fence: the fields end where a line can be none.
+    let field = |line: &&str| {
+        let line = line.trim_end();
+        !line.is_empty() && (line.starts_with([' ', '\t', '-', '#']) || line.contains(':'))
+    };
+    let end: usize = inside.split_inclusive('\n').take_while(field).map(str::len).sum();
+    log.warn(
+        "unclosed",
+        Some(first_line),
+        "the frontmatter is never closed; it was ended where its fields end",
+    );
+    let cut = (0..=end.min(MAX_FRONTMATTER_BYTES)).rev().find(|at| inside.is_char_boundary(*at)).unwrap_or(0);
+    Split::Parts(Parts { frontmatter: Some(&inside[..cut]), first_line, body: &inside[end..] })
+}
+
+/// The first heading and the first paragraph of a text.
+struct Derived<'t> {
+    heading: Option<&'t str>,
+    paragraph: String,
+}
+
+impl<'t> Derived<'t> {
+    fn from(body: &'t str) -> Self {
+        let (mut heading, mut paragraph) = (None, String::new());
+        for line in body.lines().map(str::trim).take(200) {
+            let title = line.trim_start_matches('#');
+            if line.is_empty() {
+                if !paragraph.is_empty() {
+                    break;
+                }
+            } else if line.starts_with('#') && !title.trim().is_empty() {
+                if !paragraph.is_empty() {
+                    break;
+                }
+                heading = heading.or(Some(title.trim()));
+            } else if !line.chars().all(|c| matches!(c, '-' | '=' | '*' | '_' | '#')) {
+                if !paragraph.is_empty() {
+                    paragraph.push(' ');
+                }
+                paragraph.push_str(line);
+            }
+        }
+        Self { heading, paragraph }
+    }
+
+    fn description(&self) -> String {
+        let text = if self.paragraph.is_empty() { self.heading.unwrap_or_default() } else { &self.paragraph };
+        match text.char_indices().nth(MAX_DERIVED_CHARS) {
+            Some((at, _)) => format!("{}…", text[..at].trim_end()),
+            None => text.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(content: &str) -> Document {
+        Document::load(content.as_bytes(), "my-skill", "SKILL.md").unwrap()
+    }
+
+    fn codes(document: &Document) -> Vec<&'static str> {
+        document.diagnostics.iter().map(|d| d.code).collect()
+    }
+
+    fn check(content: &str, name: &str, description: &str, body: &str, expected: &[&str]) {
+        let document = load(content);
+        assert_eq!(document.manifest.name, name, "{content:?}");
+        assert_eq!(document.manifest.description, description, "{content:?}");
+        assert_eq!(document.body, body, "{content:?}");
+        assert_eq!(codes(&document), expected, "{content:?}");
+    }
+
+    #[test]
+    fn a_proper_file_has_nothing_to_say() {
+        check("---\nname: my-skill\ndescription: d\n---\n# T\n", "my-skill", "d", "# T\n", &[]);
+        check("---\r\nname: my-skill\r\ndescription: d\r\n---\r\nB\r\n", "my-skill", "d", "B\r\n", &[]);
+    }
+
+    #[test]
+    fn odd_beginnings_and_fences_are_taken() {
+        check("\u{feff}---\nname: my-skill\ndescription: d\n---\nB", "my-skill", "d", "B", &["bom"]);
+        check("\n\n---\nname: my-skill\ndescription: d\n---\nB", "my-skill", "d", "B", &["blank-start"]);
+        check("--- \nname: my-skill\ndescription: d\n--- \nB", "my-skill", "d", "B", &[]);
+        check("---\nname: my-skill\ndescription: d\n---text", "my-skill", "d", "text", &["glued-fence"]);
+        check("---\nname: my-skill\ndescription: d\n...\nB", "my-skill", "d", "B", &[]);
+        check("---\nname: my-skill\ndescription: d\n\n# T\nB", "my-skill", "d", "\n# T\nB", &["unclosed"]);
+        check("---\nname: my-skill\ndescription: d", "my-skill", "d", "", &["unclosed"]);
+        check("-----\nname: my-skill\ndescription: a --- b\n---\nB", "my-skill", "a --- b", "B", &[]);
+    }
+
+    #[test]
+    fn what_is_missing_is_taken_from_the_text() {
+        check(
+            "# Title\n\nFirst words.\n\nMore.\n",
+            "my-skill",
+            "First words.",
+            "# Title\n\nFirst words.\n\nMore.\n",
+            &["no-frontmatter", "no-name", "no-description"],
+        );
+        check("---\nname: my-skill\n---\n# Title\n", "my-skill", "Title", "# Title\n", &["no-description"]);
+        check("---\ndescription: d\n---\n", "my-skill", "d", "", &["no-name"]);
+        check("---\nname: Other\ndescription: d\n---\n", "Other", "d", "", &["name-form", "name-directory"]);
+        let long = format!("# T\n\n{}", "word ".repeat(200));
+        assert!(load(&long).manifest.description.chars().count() <= 301);
+    }
+
+    #[test]
+    fn what_has_no_text_is_refused() {
+        for content in
+            [&b""[..], b"\n\n", b"---\n---\n", b"---\nname: x\n---\n", b"\x89PNG\r\n\x1a\n\0\0", b"a\0b"]
+        {
+            let diagnostics = Document::load(content, "my-skill", "SKILL.md").unwrap_err();
+            assert_eq!(diagnostics.last().unwrap().severity, Severity::Error, "{content:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_asks_for_more_only_when_the_fence_is_beyond_it() {
+        let head = |content: &str, whole| read_head(content.as_bytes(), whole, "my-skill", "SKILL.md");
+        assert!(matches!(head("---\nname: my-skill\ndescription: lo", false), Head::More));
+        assert!(matches!(head("---\nname: my-skill\ndescription: lo", true), Head::Done(..)));
+        assert!(matches!(head("---\nname: my-skill\ndescription: d\n---\nHalf a bo", false), Head::Done(..)));
+        assert!(matches!(head("# No fence at all\nText", false), Head::Done(..)));
+        let endless =
+            format!("---\nname: my-skill\ndescription: d\nx: {}", "y".repeat(MAX_FRONTMATTER_BYTES));
+        assert!(matches!(head(&endless, false), Head::Done(..)));
+    }
+
+    #[test]
+    fn legacy_text_is_read_and_said() {
+        let bytes: Vec<u8> =
+            "---\nname: my-skill\ndescription: Año\n---\n".chars().map(|c| c as u8).collect();
+        let document = Document::load(&bytes, "my-skill", "SKILL.md").unwrap();
+        assert_eq!(document.manifest.description, "Año");
+        assert_eq!(codes(&document), ["encoding"]);
+    }
+}

@@ -1,0 +1,605 @@
+//! The small YAML that `validate` accepts: block maps and lists, and scalars that stay text.
+//!
+//! The reference library reads frontmatter with strictyaml, which refuses most of YAML: flow style,
+//! anchors, tags, duplicate keys. What is left is small enough to be parsed directly, in one pass and
+//! with a line number for every complaint; a general YAML library would accept too much and then
+//! have lost what it accepted.
+
+use std::collections::HashSet;
+
+use super::yaml::{Yaml, YamlError};
+
+/// Deeper nesting than this is refused; the reference library runs out of stack some way behind it.
+const MAX_DEPTH: usize = 64;
+/// A key and its colon stand on one line and within this many characters.
+const MAX_KEY_CHARS: usize = 1024;
+
+type Result<T> = std::result::Result<T, YamlError>;
+
+/// Parses a document. An empty one is empty text.
+pub(super) fn parse(text: &str) -> Result<Yaml> {
+    let lines: Vec<String> = split_lines(text);
+    for (row, line) in lines.iter().enumerate() {
+        if let Some(bad) = line.chars().find(|c| !printable(*c)) {
+            return Err(YamlError::at(row, format!("the character U+{:04X} is not allowed", u32::from(bad))));
+        }
+    }
+    let mut parser = Parser { lines, row: 0, depth: 0 };
+    if parser.skip_to_content()?.is_none() {
+        return Ok(Yaml::Text(String::new()));
+    }
+    let node = parser.block(None)?;
+    if let Some(_indent) = parser.skip_to_content()? {
+        return Err(parser.error("the indentation fits nothing before it, or a second document begins"));
+    }
+    Ok(node)
+}
+
+/// Line breaks are those of YAML 1.2 as the reference reads it: NEL is one, U+2028 is not.
+fn split_lines(text: &str) -> Vec<String> {
+    text.replace("\r\n", "\n").split(['\n', '\r', '\u{85}']).map(str::to_owned).collect()
+}
+
+fn printable(c: char) -> bool {
+    matches!(c, '\t' | ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
+}
+
+struct Parser {
+    lines: Vec<String>,
+    row: usize,
+    depth: usize,
+}
+
+impl Parser {
+    fn error(&self, message: impl Into<String>) -> YamlError {
+        YamlError::at(self.row, message)
+    }
+
+    fn line(&self) -> &str {
+        self.lines.get(self.row).map_or("", String::as_str)
+    }
+
+    /// Moves to the next line with content, and tells its indentation; `None` at the end.
+    fn skip_to_content(&mut self) -> Result<Option<usize>> {
+        while self.row < self.lines.len() {
+            let line = self.line();
+            let rest = line.trim_start_matches(' ');
+            if line == "..." || line.starts_with("... ") {
+                return self.end_of_document();
+            }
+            if rest.starts_with('\t') {
+                return Err(self.error("a tab cannot stand here; indent with spaces"));
+            }
+            if !rest.is_empty() && !rest.starts_with('#') {
+                return Ok(Some(line.len() - rest.len()));
+            }
+            self.row += 1;
+        }
+        Ok(None)
+    }
+
+    /// Behind `...` only comments may follow.
+    fn end_of_document(&mut self) -> Result<Option<usize>> {
+        for row in self.row + 1..self.lines.len() {
+            let rest = self.lines[row].trim_start_matches(' ');
+            if !(rest.is_empty() || rest.starts_with('#') || rest == "...") {
+                self.row = row;
+                return Err(self.error("there is more behind the end of the document"));
+            }
+        }
+        self.row = self.lines.len();
+        Ok(None)
+    }
+
+    /// A node on lines of its own, deeper than `parent`.
+    fn block(&mut self, parent: Option<usize>) -> Result<Yaml> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.error("it is nested too deeply"));
+        }
+        let line = self.line();
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let node = if is_item(&line[indent..]) {
+            self.sequence(indent)?
+        } else if is_long_key(&line[indent..]) || self.find_key(indent)?.is_some() {
+            self.mapping(indent)?
+        } else {
+            self.scalar(indent, parent)?
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    fn sequence(&mut self, indent: usize) -> Result<Yaml> {
+        let mut items = Vec::new();
+        while self.skip_to_content()? == Some(indent) && is_item(&self.line()[indent..]) {
+            // What follows the dash is a block of its own, indented to where it stands.
+            let rest = self.line()[indent + 1..].to_owned();
+            let content = rest.trim_start_matches(' ');
+            if content.is_empty() || content.starts_with('#') {
+                self.row += 1;
+                items.push(self.nested(indent, false)?);
+                continue;
+            }
+            let column = indent + 1 + (rest.len() - content.len());
+            let row = self.row;
+            self.lines[row] = format!("{}{content}", " ".repeat(column));
+            items.push(self.item_content(indent, column)?);
+        }
+        self.check_dedent(indent)?;
+        Ok(Yaml::List(items))
+    }
+
+    fn item_content(&mut self, indent: usize, column: usize) -> Result<Yaml> {
+        if is_item(&self.line()[column..]) || self.find_key(column)?.is_some() {
+            return self.block(Some(indent));
+        }
+        self.scalar(column, Some(indent))
+    }
+
+    fn mapping(&mut self, indent: usize) -> Result<Yaml> {
+        let mut entries: Vec<(String, Yaml)> = Vec::new();
+        let mut known = HashSet::new();
+        let mut child_indent = None;
+        while self.skip_to_content()? == Some(indent) && !is_item(&self.line()[indent..]) {
+            let (key, after) = if is_long_key(&self.line()[indent..]) {
+                self.long_key(indent)?
+            } else {
+                let found = self.find_key(indent)?;
+                let (key, after) = found.ok_or_else(|| self.error("a key and its colon are missing"))?;
+                (key, Some(after))
+            };
+            if !known.insert(key.clone()) {
+                return Err(self.error(format!("duplicate key `{}`", crate::error::shorten(&key))));
+            }
+            let first_row = self.row;
+            let value = match after {
+                Some(after) => self.value(indent, after)?,
+                None => Yaml::Text(String::new()),
+            };
+            if matches!(value, Yaml::Map(_)) {
+                let column = self.column_below(first_row);
+                if *child_indent.get_or_insert(column) != column {
+                    return Err(YamlError::at(first_row, "maps side by side are indented differently"));
+                }
+            }
+            // A merge key wants a map to merge.
+            if key == "<<" && !matches!(value, Yaml::Map(_)) {
+                return Err(YamlError::at(first_row, "`<<` wants a map"));
+            }
+            entries.push((key, value));
+        }
+        self.check_dedent(indent)?;
+        Ok(Yaml::Map(entries))
+    }
+
+    /// `? key`, then perhaps `: value` on a line of its own: its text, and where its value begins.
+    fn long_key(&mut self, indent: usize) -> Result<(String, Option<usize>)> {
+        let rest = self.line()[indent + 1..].to_owned();
+        let content = rest.trim_start_matches(' ');
+        let key = if content.is_empty() || content.starts_with('#') {
+            self.row += 1;
+            self.nested(indent, false)?
+        } else {
+            let column = indent + 1 + (rest.len() - content.len());
+            let row = self.row;
+            self.lines[row] = format!("{}{content}", " ".repeat(column));
+            self.item_content(indent, column)?
+        };
+        let Yaml::Text(key) = key else { return Err(self.error("a key is text, not a list or a map")) };
+        let next = self.skip_to_content()?;
+        let has_value = next == Some(indent) && ends_key(&self.line()[indent..]);
+        Ok((key, has_value.then_some(indent + 1)))
+    }
+
+    /// Where the block below a row starts.
+    fn column_below(&self, row: usize) -> usize {
+        let below = self.lines[row + 1..].iter().map(|line| (line, line.trim_start_matches(' ')));
+        below
+            .filter(|(_, rest)| !rest.is_empty() && !rest.starts_with('#'))
+            .map(|(line, rest)| line.len() - rest.len())
+            .next()
+            .unwrap_or(0)
+    }
+
+    /// Behind a collection the next line is less indented, or as much in a list below its key.
+    fn check_dedent(&mut self, indent: usize) -> Result<()> {
+        match self.skip_to_content()? {
+            Some(next) if next > indent => Err(self.error("this line is indented too far")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The value of a key, `after` bytes into the line.
+    fn value(&mut self, indent: usize, after: usize) -> Result<Yaml> {
+        let rest = self.line()[after..].to_owned();
+        let content = rest.trim_start_matches(' ');
+        if content.is_empty() || (content.starts_with('#') && content.len() < rest.len()) {
+            self.row += 1;
+            return self.nested(indent, true);
+        }
+        let column = after + (rest.len() - content.len());
+        if is_item(content) {
+            return Err(self.error("a list cannot begin on the line of its key"));
+        }
+        self.scalar(column, Some(indent))
+    }
+
+    /// The block below a key or a dash; nothing there is empty text.
+    fn nested(&mut self, indent: usize, list_may_align: bool) -> Result<Yaml> {
+        match self.skip_to_content()? {
+            Some(next) if next > indent => self.block(Some(indent)),
+            Some(next) if next == indent && list_may_align && is_item(&self.line()[next..]) => {
+                self.block(None)
+            }
+            _ => Ok(Yaml::Text(String::new())),
+        }
+    }
+
+    /// A key at this column: its text, and where its value begins.
+    fn find_key(&self, column: usize) -> Result<Option<(String, usize)>> {
+        let line = self.line();
+        let rest = &line[column..];
+        let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let Some(quote) = quote else {
+            return self.find_plain_key(column);
+        };
+        let mut quoted = Quoted::new(quote);
+        let Some(end) = quoted.feed(&rest[1..]).map_err(|m| self.error(m))? else { return Ok(None) };
+        let after = &rest[1 + end..];
+        let colon = after.trim_start_matches(' ');
+        if !ends_key(colon) {
+            return Ok(None);
+        }
+        Ok(Some((quoted.text, column + 1 + end + (after.len() - colon.len()) + 1)))
+    }
+
+    fn find_plain_key(&self, column: usize) -> Result<Option<(String, usize)>> {
+        let rest = &self.line()[column..];
+        let mut before = ' ';
+        for (at, c) in rest.char_indices() {
+            if c == '#' && before == ' ' && at > 0 {
+                return Ok(None);
+            }
+            if c == ':' && ends_key(&rest[at..]) {
+                let key = &rest[..at];
+                if rest.chars().take(MAX_KEY_CHARS + 1).count() > MAX_KEY_CHARS
+                    && key.chars().count() > MAX_KEY_CHARS
+                {
+                    return Err(self.error("a key is too long"));
+                }
+                if key.contains('\t') {
+                    return Err(self.error("a tab cannot stand here"));
+                }
+                if !key.is_empty() {
+                    self.check_start(key)?;
+                }
+                return Ok(Some((key.trim_end_matches(' ').to_owned(), column + at + 1)));
+            }
+            before = c;
+        }
+        Ok(None)
+    }
+
+    /// A scalar that begins at this column, and goes on in lines deeper than `parent`.
+    fn scalar(&mut self, column: usize, parent: Option<usize>) -> Result<Yaml> {
+        let rest = self.line()[column..].to_owned();
+        match rest.chars().next() {
+            Some(quote @ ('"' | '\'')) => self.quoted(quote, &rest[1..]),
+            Some('|' | '>') => self.block_scalar(&rest, parent),
+            _ => self.plain(&rest, parent),
+        }
+        .map(Yaml::Text)
+    }
+
+    /// Characters that mean something else at the front of a plain scalar.
+    fn check_start(&self, text: &str) -> Result<()> {
+        let mut chars = text.chars();
+        let (first, second) = (chars.next().unwrap_or(' '), chars.next());
+        let why = match first {
+            '[' | '{' => "flow style (`[a]`, `{a: b}`) is not allowed; write a block, or quote the text",
+            '&' => "anchors are not allowed; quote the text",
+            '*' => "aliases are not allowed; quote the text",
+            '!' => "tags are not allowed; quote the text",
+            ']' | '}' | ',' | '%' | '@' | '`' | '|' | '>' => {
+                "a plain value cannot start with this character; quote it"
+            }
+            '\t' => "a tab cannot stand here; use a space",
+            '?' if second.is_none_or(|c| c == ' ') => "a long key cannot begin here",
+            _ => return Ok(()),
+        };
+        Err(self.error(format!("{why}: `{}`", crate::error::shorten(text.get(..40).unwrap_or(text)))))
+    }
+
+    fn plain(&mut self, first: &str, parent: Option<usize>) -> Result<String> {
+        self.check_start(first)?;
+        let mut text = String::new();
+        let mut blank = 0;
+        let mut line = first.to_owned();
+        loop {
+            let (content, comment) = self.plain_line(&line)?;
+            if !text.is_empty() {
+                fold(&mut text, blank);
+            }
+            text.push_str(content);
+            self.row += 1;
+            blank = 0;
+            while self.row < self.lines.len() && self.line().trim_matches(' ').is_empty() {
+                blank += 1;
+                self.row += 1;
+            }
+            let next = self.line();
+            let rest = next.trim_start_matches(' ');
+            let indent = next.len() - rest.len();
+            let deeper = parent.is_none_or(|parent| indent > parent);
+            if self.row >= self.lines.len() || !deeper || next == "..." || next.starts_with("... ") {
+                return Ok(text);
+            }
+            if rest.starts_with('#') {
+                return Ok(text);
+            }
+            if comment {
+                return Err(self.error("a text cannot go on behind a comment"));
+            }
+            rest.to_owned().clone_into(&mut line);
+        }
+    }
+
+    /// What a line gives to a plain scalar, and whether a comment ended it.
+    fn plain_line<'l>(&self, line: &'l str) -> Result<(&'l str, bool)> {
+        let (content, comment) = match line.find(" #") {
+            Some(at) => (&line[..at], true),
+            None => (line, false),
+        };
+        if content.contains('\t') {
+            return Err(self.error("a tab cannot stand in a plain text; quote it"));
+        }
+        if content.contains(": ") || content.trim_end_matches(' ').ends_with(':') {
+            return Err(self.error("a second colon in one line; quote the text"));
+        }
+        Ok((content.trim_end_matches(' '), comment))
+    }
+
+    fn quoted(&mut self, quote: char, first: &str) -> Result<String> {
+        let start = self.row;
+        let mut quoted = Quoted::new(quote);
+        let mut line = first.to_owned();
+        loop {
+            if let Some(end) = quoted.feed(&line).map_err(|m| self.error(m))? {
+                let after = &line[end..];
+                let rest = after.trim_start_matches(' ');
+                let comment = rest.starts_with('#') && rest.len() < after.len();
+                if !(rest.is_empty() || comment) {
+                    return Err(self.error("there is text behind the closing quote"));
+                }
+                self.row += 1;
+                return Ok(quoted.text);
+            }
+            self.row += 1;
+            if self.row >= self.lines.len() {
+                self.row = start;
+                return Err(self.error("the quote is never closed"));
+            }
+            self.line().to_owned().clone_into(&mut line);
+            if line == "..." || line.starts_with("... ") {
+                return Err(self.error("the document ends inside a quote"));
+            }
+            quoted.next_line();
+        }
+    }
+
+    fn block_scalar(&mut self, header: &str, parent: Option<usize>) -> Result<String> {
+        let literal = header.starts_with('|');
+        let (flags, rest) = header[1..].split_at(header[1..].find([' ', '\t']).unwrap_or(header.len() - 1));
+        let (mut chomp, mut explicit) = (' ', None);
+        for c in flags.chars() {
+            match c {
+                '+' | '-' if chomp == ' ' => chomp = c,
+                '1'..='9' if explicit.is_none() => explicit = c.to_digit(10),
+                _ => return Err(self.error("a block text begins on the next line")),
+            }
+        }
+        let rest_text = rest.trim_start_matches(' ');
+        if !(rest_text.is_empty() || (rest_text.starts_with('#') && rest.len() > rest_text.len())) {
+            return Err(self.error("a block text begins on the next line"));
+        }
+        self.row += 1;
+        let least = parent.map_or(0, |parent| parent + 1);
+        let indent = match explicit {
+            Some(more) => parent.unwrap_or(0) + more as usize,
+            None => self.lines[self.row.min(self.lines.len())..]
+                .iter()
+                .map(|line| (line, line.trim_start_matches(' ')))
+                .find(|(_, rest)| !rest.is_empty())
+                .map_or(least, |(line, rest)| line.len() - rest.len())
+                .max(least),
+        };
+        let mut lines: Vec<String> = Vec::new();
+        while self.row < self.lines.len() {
+            let line = self.line();
+            let spaces = line.len() - line.trim_start_matches(' ').len();
+            if line.trim_matches(' ').is_empty() {
+                lines.push(line.get(indent..).unwrap_or_default().to_owned());
+            } else if spaces >= indent && !(indent == 0 && line == "...") {
+                lines.push(line[indent..].to_owned());
+            } else {
+                break;
+            }
+            self.row += 1;
+        }
+        let at_end = self.row >= self.lines.len();
+        Ok(join_block(&lines, literal, chomp, at_end))
+    }
+}
+
+/// Whether a line, from its first content on, is an item of a list.
+fn is_item(rest: &str) -> bool {
+    rest == "-" || rest.starts_with("- ")
+}
+
+/// Whether a line begins a key in the long form, `? key`.
+fn is_long_key(rest: &str) -> bool {
+    rest == "?" || rest.starts_with("? ")
+}
+
+/// Whether this colon ends a key.
+fn ends_key(rest: &str) -> bool {
+    rest == ":" || rest.starts_with(": ") || rest.starts_with(":\t")
+}
+
+/// One line break is a space; more are one less.
+fn fold(text: &mut String, blank: usize) {
+    match blank {
+        0 => text.push(' '),
+        lines => text.extend(std::iter::repeat_n('\n', lines)),
+    }
+}
+
+/// A quoted scalar that comes line by line.
+struct Quoted {
+    quote: char,
+    text: String,
+    /// Where the content of the line at hand begins in `text`: spaces before it are its own.
+    kept: usize,
+    blank: usize,
+    first: bool,
+    escaped_break: bool,
+}
+
+impl Quoted {
+    fn new(quote: char) -> Self {
+        Self { quote, text: String::new(), kept: 0, blank: 0, first: true, escaped_break: false }
+    }
+
+    fn next_line(&mut self) {
+        self.first = false;
+    }
+
+    /// Takes a line; tells where behind the closing quote it goes on, `None` when it is not there.
+    fn feed(&mut self, line: &str) -> std::result::Result<Option<usize>, String> {
+        let content = if self.first { line } else { line.trim_start_matches([' ', '\t']) };
+        let offset = line.len() - content.len();
+        if !self.first {
+            if content.is_empty() {
+                self.blank += 1;
+                return Ok(None);
+            }
+            if !std::mem::take(&mut self.escaped_break) || self.blank > 0 {
+                fold(&mut self.text, self.blank);
+            }
+            self.blank = 0;
+            self.kept = self.text.len();
+        }
+        let mut chars = content.char_indices().peekable();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '\'' if self.quote == '\'' => {
+                    if chars.next_if(|(_, next)| *next == '\'').is_none() {
+                        return Ok(Some(offset + at + 1));
+                    }
+                    self.text.push('\'');
+                    self.kept = self.text.len();
+                }
+                '"' if self.quote == '"' => return Ok(Some(offset + at + 1)),
+                '\\' if self.quote == '"' => {
+                    let Some((_, escape)) = chars.next() else {
+                        self.escaped_break = true;
+                        self.kept = self.text.len();
+                        break;
+                    };
+                    self.escape(escape, &mut chars)?;
+                    self.kept = self.text.len();
+                }
+                c => self.text.push(c),
+            }
+        }
+        // Spaces before a line break are not part of the text.
+        let trimmed = self.text[self.kept..].trim_end_matches([' ', '\t']).len();
+        self.text.truncate(self.kept + trimmed);
+        Ok(None)
+    }
+
+    fn escape(
+        &mut self,
+        escape: char,
+        chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>,
+    ) -> std::result::Result<(), String> {
+        let digits = match escape {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => 0,
+        };
+        if digits > 0 {
+            let mut code = 0u32;
+            for _ in 0..digits {
+                let digit = chars.next().and_then(|(_, c)| c.to_digit(16));
+                code = code.wrapping_mul(16)
+                    + digit.ok_or_else(|| format!("`\\{escape}` wants {digits} hex digits"))?;
+            }
+            // Half a surrogate pair is no character.
+            self.text.push(char::from_u32(code).unwrap_or('\u{fffd}'));
+            return Ok(());
+        }
+        self.text.push(match escape {
+            '0' => '\0',
+            'a' => '\u{7}',
+            'b' => '\u{8}',
+            't' | '\t' => '\t',
+            'n' => '\n',
+            'v' => '\u{b}',
+            'f' => '\u{c}',
+            'r' => '\r',
+            'e' => '\u{1b}',
+            ' ' => ' ',
+            '"' => '"',
+            '/' => '/',
+            '\\' => '\\',
+            'N' => '\u{85}',
+            '_' => '\u{a0}',
+            'L' => '\u{2028}',
+            'P' => '\u{2029}',
+            other => return Err(format!("`\\{other}` is no escape")),
+        });
+        Ok(())
+    }
+}
+
+fn join_block(lines: &[String], literal: bool, chomp: char, at_end: bool) -> String {
+    let content =
+        lines.iter().rposition(|line| !line.trim_matches(' ').is_empty()).map_or(0, |last| last + 1);
+    let mut text = String::new();
+    if literal {
+        text = lines[..content].join("\n");
+    } else {
+        let mut blank = 0;
+        for (i, line) in lines[..content].iter().enumerate() {
+            if line.is_empty() {
+                blank += 1;
+                continue;
+            }
+            let spaced = |line: &str| line.starts_with([' ', '\t']);
+            let before = lines[..i].iter().rev().find(|line| !line.is_empty());
+            match before {
+                None => text.extend(std::iter::repeat_n('\n', blank)),
+                // More indented lines keep their breaks.
+                Some(before) if spaced(before) || spaced(line) => {
+                    text.extend(std::iter::repeat_n('\n', blank + 1));
+                }
+                Some(_) => fold(&mut text, blank),
+            }
+            blank = 0;
+            text.push_str(line);
+        }
+    }
+    // The last line of the input has no break of its own.
+    let breaks = if at_end { lines.len().saturating_sub(1) } else { lines.len() };
+    let trailing = breaks.saturating_sub(content.saturating_sub(1));
+    match chomp {
+        '-' => {}
+        '+' => text.extend(std::iter::repeat_n('\n', trailing)),
+        _ if content > 0 && trailing > 0 => text.push('\n'),
+        _ => {}
+    }
+    text
+}

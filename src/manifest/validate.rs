@@ -1,0 +1,156 @@
+//! The rules of the Agent Skills specification, as its reference library skills-ref applies them.
+//!
+//! The words of the messages are its words: tools compare them.
+
+use unicode_normalization::UnicodeNormalization;
+use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
+
+use super::strict;
+use super::yaml::Yaml;
+
+const MAX_NAME_CHARS: usize = 64;
+const MAX_DESCRIPTION_CHARS: usize = 1024;
+const MAX_COMPATIBILITY_CHARS: usize = 500;
+
+/// The fields that the specification knows, sorted.
+pub(super) const FIELDS: [&str; 6] =
+    ["allowed-tools", "compatibility", "description", "license", "metadata", "name"];
+
+/// What is wrong with a `SKILL.md`, in the order and the words of skills-ref; nothing when it is valid.
+///
+/// `directory` is the name of the skill's directory.
+#[must_use]
+pub fn validate(content: &[u8], directory: &str) -> Vec<String> {
+    let fields = match frontmatter(content) {
+        Ok(fields) => fields,
+        Err(problem) => return vec![problem],
+    };
+    let mut problems = Vec::new();
+    let mut unknown: Vec<&str> =
+        fields.entries().iter().map(|(key, _)| key.as_str()).filter(|key| !FIELDS.contains(key)).collect();
+    if !unknown.is_empty() {
+        unknown.sort_unstable();
+        let allowed = FIELDS.map(|field| format!("'{field}'")).join(", ");
+        problems.push(format!(
+            "Unexpected fields in frontmatter: {}. Only [{allowed}] are allowed.",
+            unknown.join(", ")
+        ));
+    }
+    match fields.get("name") {
+        Some(name) => check_name(name, directory, &mut problems),
+        None => problems.push("Missing required field in frontmatter: name".to_owned()),
+    }
+    match fields.get("description") {
+        Some(description) => check_description(description, &mut problems),
+        None => problems.push("Missing required field in frontmatter: description".to_owned()),
+    }
+    match fields.get("compatibility") {
+        Some(Yaml::Text(text)) => {
+            let count = text.chars().count();
+            if count > MAX_COMPATIBILITY_CHARS {
+                problems.push(format!(
+                    "Compatibility exceeds {MAX_COMPATIBILITY_CHARS} character limit ({count} chars)"
+                ));
+            }
+        }
+        Some(_) => problems.push("Field 'compatibility' must be a string".to_owned()),
+        None => {}
+    }
+    problems
+}
+
+/// What the reference library reads of a `SKILL.md` that it can read at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Properties {
+    /// The name, trimmed.
+    pub name: String,
+    /// The description, trimmed.
+    pub description: String,
+    /// Every field, verbatim.
+    pub fields: Yaml,
+}
+
+/// Reads a `SKILL.md` as strictly as skills-ref does.
+///
+/// # Errors
+/// What is wrong, in the words of skills-ref.
+pub fn read_properties(content: &[u8]) -> Result<Properties, String> {
+    let fields = frontmatter(content)?;
+    let text = |field: &str| match fields.get(field) {
+        None => Err(format!("Missing required field in frontmatter: {field}")),
+        Some(value) => Ok(value.as_text().map(str::trim).unwrap_or_default().to_owned()),
+    };
+    let (name, description) = (text("name")?, text("description")?);
+    for (field, value) in [("name", &name), ("description", &description)] {
+        if value.is_empty() {
+            return Err(format!("Field '{field}' must be a non-empty string"));
+        }
+    }
+    Ok(Properties { name, description, fields })
+}
+
+/// The frontmatter as skills-ref finds it: between the first two `---`, wherever they stand.
+pub(super) fn frontmatter(content: &[u8]) -> Result<Yaml, String> {
+    let text = std::str::from_utf8(content)
+        .map_err(|error| format!("SKILL.md is not valid UTF-8 (at byte {})", error.valid_up_to()))?;
+    // Python reads text with every line end turned into `\n`.
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    let rest = text.strip_prefix("---").ok_or("SKILL.md must start with YAML frontmatter (---)")?;
+    let (yaml, _) = rest.split_once("---").ok_or("SKILL.md frontmatter not properly closed with ---")?;
+    let tree = strict::parse(yaml)
+        .map_err(|error| format!("Invalid YAML in frontmatter: line {}: {}", error.line, error.message))?;
+    match tree {
+        Yaml::Map(_) => Ok(tree),
+        _ => Err("SKILL.md frontmatter must be a YAML mapping".to_owned()),
+    }
+}
+
+pub(super) fn check_name(name: &Yaml, directory: &str, problems: &mut Vec<String>) {
+    let Some(name) = name.as_text().map(str::trim).filter(|name| !name.is_empty()) else {
+        problems.push("Field 'name' must be a non-empty string".to_owned());
+        return;
+    };
+    let name: String = name.nfkc().collect();
+    let count = name.chars().count();
+    if count > MAX_NAME_CHARS {
+        problems
+            .push(format!("Skill name '{name}' exceeds {MAX_NAME_CHARS} character limit ({count} chars)"));
+    }
+    if name != name.to_lowercase() {
+        problems.push(format!("Skill name '{name}' must be lowercase"));
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        problems.push("Skill name cannot start or end with a hyphen".to_owned());
+    }
+    if name.contains("--") {
+        problems.push("Skill name cannot contain consecutive hyphens".to_owned());
+    }
+    if !name.chars().all(|c| c == '-' || is_alphanumeric(c)) {
+        problems.push(format!(
+            "Skill name '{name}' contains invalid characters. Only letters, digits, and hyphens are allowed."
+        ));
+    }
+    if directory.nfkc().collect::<String>() != name {
+        problems.push(format!("Directory name '{directory}' must match skill name '{name}'"));
+    }
+}
+
+/// Letters and numbers by category. Rust's own `is_alphanumeric` also takes combining marks.
+fn is_alphanumeric(c: char) -> bool {
+    matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number)
+}
+
+pub(super) fn check_description(description: &Yaml, problems: &mut Vec<String>) {
+    match description.as_text() {
+        Some(text) if !text.trim().is_empty() => {
+            let count = text.chars().count();
+            if count > MAX_DESCRIPTION_CHARS {
+                problems.push(format!(
+                    "Description exceeds {MAX_DESCRIPTION_CHARS} character limit ({count} chars)"
+                ));
+            }
+        }
+        _ => problems.push("Field 'description' must be a non-empty string".to_owned()),
+    }
+}

@@ -1,0 +1,141 @@
+//! The skill library: which skills a session has, what they say, and what else is in them.
+//!
+//! Three tiers: the catalogue (names and descriptions), the instructions (`SKILL.md`), the resources
+//! (everything else, listed without being read).
+
+mod catalog;
+mod discover;
+mod library;
+mod load;
+mod local;
+
+use serde::Serialize;
+
+pub use self::catalog::{AvailableSkill, Budgeted, CatalogFormat, available_skills};
+pub use self::library::{Dependencies, SkillLibrary, Unknown};
+pub use self::load::LoadedSkill;
+pub use self::local::{LocalSkill, check_folder};
+use crate::id::LibraryId;
+use crate::manifest::{Diagnostic, Manifest};
+use crate::path::VirtualPath;
+
+/// A skill of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Skill {
+    /// Its path below `/skills`: `category/skill`; categories may nest, and there may be none.
+    pub path: String,
+    /// Its `SKILL.md`.
+    pub location: VirtualPath,
+    /// The shared library it comes from; `None` for the user's own.
+    pub library: Option<LibraryId>,
+    /// What it says of itself.
+    pub manifest: Manifest,
+    /// The size of its `SKILL.md`, in bytes.
+    pub size: u64,
+    /// Changes when its `SKILL.md` does.
+    pub etag: Option<String>,
+    /// Its other files, sorted by path.
+    pub resources: Vec<Resource>,
+    /// What was odd about it.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Skill {
+    /// A skill that lies in no bucket: for tests, and for skills that a program brings along.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) when the path cannot lie below
+    /// `/skills`, [`ErrorKind::InvalidSkill`](crate::ErrorKind::InvalidSkill) when there is no text.
+    pub fn in_memory(path: &str, content: &str) -> crate::Result<Self> {
+        load::in_memory(path, content)
+    }
+
+    /// The path of its directory.
+    #[must_use]
+    pub fn directory(&self) -> VirtualPath {
+        self.location.parent().unwrap_or_else(VirtualPath::root)
+    }
+
+    /// What stands before its own name; empty without a category.
+    #[must_use]
+    pub fn category(&self) -> &str {
+        self.path.rsplit_once('/').map_or("", |(category, _)| category)
+    }
+
+    /// The last part of its path.
+    #[must_use]
+    pub fn leaf(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+}
+
+/// A file of a skill that is not its `SKILL.md`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Resource {
+    /// Its path below the skill's directory.
+    pub path: String,
+    /// What it is for, by where it lies.
+    pub kind: ResourceKind,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What a resource is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ResourceKind {
+    /// Text beside `SKILL.md`, to read on.
+    Disclosure,
+    /// In `references/` or `reference/`.
+    Reference,
+    /// In `scripts/`.
+    Script,
+    /// In `assets/`.
+    Asset,
+    /// In `resources/`.
+    Resource,
+    /// Anything else.
+    Other,
+}
+
+impl ResourceKind {
+    /// By the path below the skill's directory.
+    #[must_use]
+    pub fn of(path: &str) -> Self {
+        match path.split_once('/') {
+            Some(("references" | "reference", _)) => Self::Reference,
+            Some(("scripts", _)) => Self::Script,
+            Some(("assets", _)) => Self::Asset,
+            Some(("resources", _)) => Self::Resource,
+            None if path.rsplit_once('.').is_some_and(|(_, end)| matches!(end, "md" | "txt")) => {
+                Self::Disclosure
+            }
+            _ => Self::Other,
+        }
+    }
+
+    /// As it is printed.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disclosure => "disclosure",
+            Self::Reference => "reference",
+            Self::Script => "script",
+            Self::Asset => "asset",
+            Self::Resource => "resource",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// A directory that holds skills.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Category {
+    /// Its path below `/skills`.
+    pub path: String,
+    /// From its `DESCRIPTION.md`.
+    pub description: Option<String>,
+}

@@ -1,0 +1,414 @@
+//! Tier 1: the catalogue, in as few characters as wanted.
+
+use serde::Serialize;
+
+use super::{Category, Skill, SkillLibrary};
+
+/// A description is not cut shorter than this: less says nothing. Then it is dropped.
+const SHORTEST_DESCRIPTION: usize = 20;
+
+/// How a catalogue is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CatalogFormat {
+    /// By category, one line a skill.
+    Markdown,
+    /// As the reference library skills-ref writes it: every element on lines of its own.
+    Xml,
+    /// The same elements, each on one line.
+    XmlOneLine,
+    /// One JSON document.
+    Json,
+}
+
+/// A catalogue that fits, and what that cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Budgeted {
+    /// The catalogue. It never has more characters than the budget.
+    pub text: String,
+    /// Whether descriptions were shortened or dropped.
+    pub shortened: bool,
+    /// How many skills were left out, from the end.
+    pub left_out: usize,
+}
+
+impl SkillLibrary {
+    /// The catalogue for a prompt. Skills with `disable-model-invocation` are not in it.
+    ///
+    /// Under a budget, in characters, all names stay and long descriptions are cut to the same
+    /// length; then descriptions are dropped; then skills, from the end. The text says what was left
+    /// out and how to find it.
+    #[must_use]
+    pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
+        let skills: Vec<&Skill> =
+            self.list().iter().filter(|skill| !skill.manifest.disable_model_invocation).collect();
+        let all = Catalog { skills: &skills, categories: self.categories(), cap: None, left_out: 0, format };
+        let text = all.render();
+        let Some(budget) = budget.filter(|budget| text.chars().count() > *budget) else {
+            return Budgeted { text, shortened: false, left_out: 0 };
+        };
+        let fits =
+            |catalog: &Catalog<'_>| Some(catalog.render()).filter(|text| text.chars().count() <= budget);
+        let longest =
+            skills.iter().map(|skill| skill.manifest.description.chars().count()).max().unwrap_or(0);
+        let with_cap = |cap| Catalog { cap: Some(cap), ..all };
+        if let Some(cap) = most(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)).is_some()) {
+            let text = with_cap(cap).render();
+            return Budgeted { text, shortened: true, left_out: 0 };
+        }
+        let first = |count: usize| Catalog {
+            skills: &skills[..count],
+            cap: Some(0),
+            left_out: skills.len() - count,
+            ..all
+        };
+        let count = most(0, skills.len(), |count| fits(&first(count)).is_some());
+        match count {
+            Some(count) => {
+                let text = first(count).render();
+                Budgeted { text, shortened: true, left_out: skills.len() - count }
+            }
+            // Not even the words that say so.
+            None => Budgeted { text: String::new(), shortened: true, left_out: skills.len() },
+        }
+    }
+}
+
+/// The largest number that is good, when all smaller ones are too.
+fn most(low: usize, high: usize, good: impl Fn(usize) -> bool) -> Option<usize> {
+    if low > high || !good(low) {
+        return None;
+    }
+    let (mut low, mut high) = (low, high + 1);
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if good(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Some(low)
+}
+
+#[derive(Clone, Copy)]
+struct Catalog<'a> {
+    skills: &'a [&'a Skill],
+    categories: &'a [Category],
+    /// The longest description; 0 is none.
+    cap: Option<usize>,
+    left_out: usize,
+    format: CatalogFormat,
+}
+
+/// A skill in JSON.
+#[derive(Serialize)]
+struct JsonSkill<'a> {
+    path: &'a str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: String,
+    location: &'a str,
+    category: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    library: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct JsonCatalog<'a> {
+    skills: Vec<JsonSkill<'a>>,
+    categories: Vec<JsonCategory<'a>>,
+    left_out: usize,
+    shortened: bool,
+}
+
+#[derive(Serialize)]
+struct JsonCategory<'a> {
+    path: &'a str,
+    description: Option<String>,
+}
+
+impl Catalog<'_> {
+    fn render(&self) -> String {
+        match self.format {
+            CatalogFormat::Markdown => self.markdown(),
+            CatalogFormat::Xml => self.xml("\n"),
+            CatalogFormat::XmlOneLine => self.xml(""),
+            CatalogFormat::Json => self.json(),
+        }
+    }
+
+    /// A description as short as it must be.
+    fn cut(&self, text: &str) -> String {
+        match self.cap {
+            Some(0) => String::new(),
+            Some(cap) if text.chars().count() > cap => {
+                let cut: String = text.chars().take(cap.saturating_sub(1)).collect();
+                format!("{}…", cut.trim_end())
+            }
+            _ => text.to_owned(),
+        }
+    }
+
+    /// What was left out, and how to find it.
+    fn note(&self) -> Option<String> {
+        let more = match self.left_out {
+            0 => None,
+            1 => Some("1 more skill is not shown; list `/skills` to find it.".to_owned()),
+            count => Some(format!("{count} more skills are not shown; list `/skills` to find them.")),
+        };
+        let cut = self.cap.map(|cap| match cap {
+            0 => "Descriptions are left out; a skill's SKILL.md has its own.",
+            _ => "Descriptions are shortened; a skill's SKILL.md has all of its own.",
+        });
+        match (cut, more) {
+            (Some(cut), Some(more)) => Some(format!("{cut} {more}")),
+            (Some(cut), None) => Some(cut.to_owned()),
+            (None, more) => more,
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let mut text = String::new();
+        let mut category = "";
+        for skill in ordered(self.skills) {
+            if skill.category() != category {
+                category = skill.category();
+                if !text.is_empty() {
+                    text.push('\n');
+                }
+                text += &format!("## {category}\n\n");
+                let described = self.categories.iter().find(|known| known.path == category);
+                let description =
+                    described.and_then(|known| known.description.as_deref()).unwrap_or_default();
+                let description = self.cut(&one_line(description));
+                if !description.is_empty() {
+                    text += &format!("{description}\n\n");
+                }
+            }
+            text += &format!("- `{}`", skill.path);
+            if skill.manifest.name != skill.leaf() {
+                text += &format!(" ({})", one_line(&skill.manifest.name));
+            }
+            let description = self.cut(&one_line(&skill.manifest.description));
+            if !description.is_empty() {
+                text += &format!(": {description}");
+            }
+            text.push('\n');
+        }
+        if let Some(note) = self.note() {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            text += &format!("{note}\n");
+        }
+        text
+    }
+
+    fn xml(&self, between: &str) -> String {
+        let entries = self.skills.iter().map(|skill| {
+            let description = self.cut(&skill.manifest.description);
+            AvailableSkill {
+                name: skill.manifest.name.clone(),
+                description,
+                location: skill.location.to_string(),
+            }
+        });
+        let mut text = block(entries, between);
+        if let Some(note) = self.note() {
+            text += &format!("\n{note}");
+        }
+        text
+    }
+
+    fn json(&self) -> String {
+        let skills = self.skills.iter().map(|skill| JsonSkill {
+            path: &skill.path,
+            name: &skill.manifest.name,
+            description: self.cut(&skill.manifest.description),
+            location: skill.location.as_str(),
+            category: skill.category(),
+            library: skill.library.as_ref().map(crate::id::LibraryId::as_str),
+        });
+        let used = |category: &&Category| {
+            self.skills.iter().any(|skill| {
+                let rest = skill.category().strip_prefix(category.path.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        let categories = self.categories.iter().filter(used).map(|category| JsonCategory {
+            path: &category.path,
+            description: category
+                .description
+                .as_deref()
+                .map(|text| self.cut(text))
+                .filter(|text| !text.is_empty()),
+        });
+        let catalog = JsonCatalog {
+            skills: skills.collect(),
+            categories: categories.collect(),
+            left_out: self.left_out,
+            shortened: self.cap.is_some(),
+        };
+        serde_json::to_string(&catalog).unwrap_or_default()
+    }
+}
+
+/// Skills without a category first, then by category, then by path.
+fn ordered<'s>(skills: &[&'s Skill]) -> Vec<&'s Skill> {
+    let mut skills = skills.to_vec();
+    skills.sort_by(|a, b| (a.category(), &a.path).cmp(&(b.category(), &b.path)));
+    skills
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A skill in the block that a prompt has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AvailableSkill {
+    /// Its name.
+    pub name: String,
+    /// What it does and when to use it.
+    pub description: String,
+    /// Where its `SKILL.md` is.
+    pub location: String,
+}
+
+/// The `<available_skills>` block, to the letter as skills-ref writes it.
+#[must_use]
+pub fn available_skills(skills: &[AvailableSkill]) -> String {
+    block(skills.iter().cloned(), "\n")
+}
+
+/// `between` stands between a tag and its content.
+fn block(skills: impl Iterator<Item = AvailableSkill>, between: &str) -> String {
+    let mut text = "<available_skills>\n".to_owned();
+    for AvailableSkill { name, description, location } in skills {
+        text += "<skill>\n";
+        // The location is not escaped: it is a path to copy.
+        for (tag, content) in
+            [("name", escaped(&name)), ("description", escaped(&description)), ("location", location)]
+        {
+            text += &format!("<{tag}>{between}{content}{between}</{tag}>\n");
+        }
+        text += "</skill>\n";
+    }
+    text + "</available_skills>"
+}
+
+/// As Python's `html.escape` does.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#x27;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many skills as the largest public set has, of uneven descriptions.
+    fn many(count: usize) -> SkillLibrary {
+        let mut library = SkillLibrary::default();
+        for i in 0..count {
+            let description = "Does something useful when asked. ".repeat(1 + i % 9);
+            let content = format!("---\nname: skill-{i}\ndescription: {description}\n---\n");
+            library.register(Skill::in_memory(&format!("category-{}/skill-{i}", i % 13), &content).unwrap());
+        }
+        library
+    }
+
+    const FORMATS: [CatalogFormat; 4] =
+        [CatalogFormat::Markdown, CatalogFormat::Xml, CatalogFormat::XmlOneLine, CatalogFormat::Json];
+
+    #[test]
+    fn a_budget_is_never_exceeded_and_well_used() {
+        let library = many(419);
+        for format in FORMATS {
+            let all = library.catalog(format, None);
+            let full = all.text.chars().count();
+            assert_eq!((all.shortened, all.left_out), (false, 0));
+            for budget in [0, 1, 50, 100, 500, 8_000, 20_000, 40_000, full - 1, full, full + 1, usize::MAX] {
+                let got = library.catalog(format, Some(budget));
+                let used = got.text.chars().count();
+                assert!(used <= budget, "{format:?} {budget}: {used}");
+                assert_eq!(got, library.catalog(format, Some(budget)));
+                let names = (0..419).filter(|i| {
+                    let name = format!("skill-{i}");
+                    got.text.split(|c: char| !(c.is_alphanumeric() || c == '-')).any(|word| word == name)
+                });
+                assert_eq!(names.count(), 419 - got.left_out, "{format:?} {budget}");
+                if budget >= full {
+                    assert_eq!(got, all);
+                } else if got.left_out > 0 && got.left_out < 419 {
+                    // One more skill would not have fitted.
+                    assert!(budget - used < 300, "{format:?} {budget}: {used}");
+                }
+            }
+            let got = library.catalog(format, Some(8_000));
+            assert!(got.shortened);
+        }
+    }
+
+    #[test]
+    fn names_stay_while_descriptions_shorten_alike() {
+        let library = many(419);
+        let got = library.catalog(CatalogFormat::Markdown, Some(30_000));
+        assert_eq!((got.shortened, got.left_out), (true, 0));
+        assert!(got.text.contains("Descriptions are shortened"));
+        // Short ones stay whole; long ones are cut to one length.
+        let lines: Vec<_> = got.text.lines().filter(|line| line.starts_with("- ")).collect();
+        let cut: Vec<_> =
+            lines.iter().filter(|line| line.ends_with('…')).map(|l| l.split_once(": ").unwrap().1).collect();
+        let lengths: std::collections::BTreeSet<_> = cut.iter().map(|text| text.chars().count()).collect();
+        assert!(lengths.len() <= 2, "{lengths:?}");
+        assert!(lines.iter().any(|line| !line.ends_with('…')));
+        let few = library.catalog(CatalogFormat::Markdown, Some(2_000));
+        assert!(
+            few.left_out > 0 && few.text.contains(&format!("{} more skills are not shown", few.left_out))
+        );
+    }
+
+    #[test]
+    fn what_the_model_must_not_know_is_left_out() {
+        let mut library = many(3);
+        let secret = "---\nname: secret\ndescription: d\ndisable-model-invocation: true\n---\n";
+        library.register(Skill::in_memory("secret", secret).unwrap());
+        for format in FORMATS {
+            assert!(!library.catalog(format, None).text.contains("secret"));
+        }
+        assert!(library.get("secret").is_some());
+    }
+
+    #[test]
+    fn an_empty_library_is_an_empty_block() {
+        let empty = SkillLibrary::default();
+        assert_eq!(empty.catalog(CatalogFormat::Xml, None).text, "<available_skills>\n</available_skills>");
+        assert_eq!(empty.catalog(CatalogFormat::Markdown, None).text, "");
+    }
+
+    #[test]
+    fn both_layouts_of_xml() {
+        let mut library = SkillLibrary::default();
+        let content = "---\nname: a\ndescription: 'say \"hi\" & it''s <b>'\n---\n";
+        library.register(Skill::in_memory("c/a", content).unwrap());
+        assert_eq!(
+            library.catalog(CatalogFormat::XmlOneLine, None).text,
+            "<available_skills>\n<skill>\n<name>a</name>\n\
+             <description>say &quot;hi&quot; &amp; it&#x27;s &lt;b&gt;</description>\n\
+             <location>/skills/c/a/SKILL.md</location>\n</skill>\n</available_skills>"
+        );
+        assert!(library.catalog(CatalogFormat::Xml, None).text.contains("<name>\na\n</name>\n"));
+    }
+}

@@ -1,0 +1,369 @@
+//! A library in memory: find skills, check lists of names, order dependencies.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::{Category, Skill};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::manifest::{Diagnostic, Severity};
+
+/// A chain of dependencies that is longer is reported.
+const MAX_DEPENDENCY_DEPTH: usize = 5;
+
+/// What to do about a name that no skill has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// Refuse the whole list.
+    Refuse,
+    /// Say so, and go on without it.
+    Warn,
+}
+
+/// The skills of a session, or of one category, as they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SkillLibrary {
+    skills: Vec<Skill>,
+    categories: Vec<Category>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+/// The order in which skills build upon each other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Dependencies {
+    /// Paths of skills, each behind those it depends on; alphabetical where that leaves a choice.
+    pub order: Vec<String>,
+    /// Skills that depend on each other in a circle; they are not in the order.
+    pub cycles: Vec<Vec<String>>,
+    /// What each skill and all below it require.
+    pub capabilities: BTreeMap<String, BTreeSet<String>>,
+    /// What is missing, too deep, in a circle, or required without being declared.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl SkillLibrary {
+    pub(super) fn new(skills: Vec<Skill>, categories: Vec<Category>, diagnostics: Vec<Diagnostic>) -> Self {
+        Self { skills, categories, diagnostics }
+    }
+
+    /// All skills, sorted by path.
+    #[must_use]
+    pub fn list(&self) -> &[Skill] {
+        &self.skills
+    }
+
+    /// The categories that hold skills, sorted by path.
+    #[must_use]
+    pub fn categories(&self) -> &[Category] {
+        &self.categories
+    }
+
+    /// What is to be said of the library: skills that could not be read, collisions of layers.
+    #[must_use]
+    pub fn diagnostics(&self) -> &[Diagnostic] {
+        &self.diagnostics
+    }
+
+    /// The skill at a path.
+    #[must_use]
+    pub fn get(&self, path: &str) -> Option<&Skill> {
+        self.skills.binary_search_by(|skill| skill.path.as_str().cmp(path)).ok().map(|at| &self.skills[at])
+    }
+
+    /// The skill that a path or a name means: its path, else the last part of its path or the name in
+    /// its frontmatter.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Ambiguous`] with the candidates.
+    pub fn find(&self, name: &str) -> Result<&Skill> {
+        if let Some(skill) = self.get(name) {
+            return Ok(skill);
+        }
+        let named = |skill: &&Skill| skill.leaf() == name || skill.manifest.name == name;
+        let found: Vec<&Skill> = self.skills.iter().filter(named).collect();
+        match found[..] {
+            [skill] => Ok(skill),
+            [] => Err(Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
+                .at(name)
+                .with_hint("list the skills, and name one by its path, such as `category/skill`")),
+            _ => {
+                let paths: Vec<_> = found.iter().map(|skill| format!("`{}`", skill.path)).collect();
+                let message =
+                    format!("more than one skill is called `{}`: {}", shorten(name), paths.join(", "));
+                Err(Error::new(ErrorKind::Ambiguous, message).at(name).with_hint("name one by its path"))
+            }
+        }
+    }
+
+    /// The skills with any of these tags.
+    #[must_use]
+    pub fn by_tag(&self, tags: &[&str]) -> Vec<&Skill> {
+        self.skills
+            .iter()
+            .filter(|skill| skill.manifest.tags.iter().any(|tag| tags.contains(&tag.as_str())))
+            .collect()
+    }
+
+    /// The skills that require any of these capabilities.
+    #[must_use]
+    pub fn by_capability(&self, capabilities: &[&str]) -> Vec<&Skill> {
+        let wanted = |capability: &String| capabilities.contains(&capability.as_str());
+        self.skills.iter().filter(|skill| skill.manifest.required_capabilities.iter().any(wanted)).collect()
+    }
+
+    /// The skills of a category and of those below it.
+    #[must_use]
+    pub fn by_category(&self, category: &str) -> Vec<&Skill> {
+        let category = category.trim_matches('/');
+        let inside = |skill: &&Skill| {
+            let rest = skill.category().strip_prefix(category);
+            category.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.skills.iter().filter(inside).collect()
+    }
+
+    /// Adds a skill, or takes the place of the one at its path.
+    pub fn register(&mut self, skill: Skill) {
+        match self.skills.binary_search_by(|known| known.path.cmp(&skill.path)) {
+            Ok(at) => self.skills[at] = skill,
+            Err(at) => self.skills.insert(at, skill),
+        }
+    }
+
+    /// The skills that an agent lists by name, in its order and each once, and what is to be said.
+    ///
+    /// # Errors
+    /// With [`Unknown::Refuse`], [`ErrorKind::NotFound`] or [`ErrorKind::Ambiguous`] for the first name
+    /// that means no skill.
+    pub fn resolve(&self, names: &[&str], unknown: Unknown) -> Result<(Vec<&Skill>, Vec<Diagnostic>)> {
+        let (mut skills, mut diagnostics): (Vec<&Skill>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
+        for name in names {
+            match self.find(name) {
+                Ok(skill) if skills.iter().any(|known| known.path == skill.path) => {}
+                Ok(skill) => skills.push(skill),
+                Err(error) if unknown == Unknown::Refuse => return Err(error),
+                Err(error) => diagnostics.push(Diagnostic {
+                    file: shorten(name),
+                    line: None,
+                    severity: Severity::Warning,
+                    code: if error.kind() == ErrorKind::Ambiguous { "ambiguous" } else { "unknown-skill" },
+                    message: error.message().to_owned(),
+                }),
+            }
+        }
+        Ok((skills, diagnostics))
+    }
+
+    /// Orders all skills by what they depend on.
+    #[must_use]
+    pub fn dependencies(&self) -> Dependencies {
+        let mut result = Dependencies::default();
+        let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for skill in &self.skills {
+            let targets = edges.entry(&skill.path).or_default();
+            for name in &skill.manifest.depends {
+                match self.find(name) {
+                    Ok(target) => {
+                        targets.insert(&target.path);
+                    }
+                    Err(error) => result.say(skill, "missing-dependency", error.message().to_owned()),
+                }
+            }
+        }
+        result.cycles = cycles(&edges);
+        for cycle in result.cycles.clone() {
+            for path in &cycle {
+                edges.remove(path.as_str());
+            }
+            let message = format!("these skills depend on each other in a circle: {}", cycle.join(", "));
+            if let Some(skill) = cycle.first().and_then(|path| self.get(path)) {
+                result.say(skill, "dependency-cycle", message);
+            }
+        }
+        self.order(&edges, &mut result);
+        result
+    }
+
+    /// Kahn's order; what lies in a circle is gone from the edges already.
+    fn order(&self, edges: &BTreeMap<&str, BTreeSet<&str>>, result: &mut Dependencies) {
+        let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (path, targets) in edges {
+            let known = targets.iter().filter(|target| edges.contains_key(*target));
+            waiting.insert(path, known.clone().count());
+            for target in known {
+                users.entry(target).or_default().push(path);
+            }
+        }
+        let mut ready: BTreeSet<&str> =
+            waiting.iter().filter(|(_, count)| **count == 0).map(|(path, _)| *path).collect();
+        let mut depth: BTreeMap<&str, usize> = BTreeMap::new();
+        while let Some(path) = ready.pop_first() {
+            result.order.push(path.to_owned());
+            let Some(skill) = self.get(path) else { continue };
+            let own: BTreeSet<String> = skill.manifest.required_capabilities.iter().cloned().collect();
+            let mut all = own.clone();
+            let mut deepest = 0;
+            for target in &edges[path] {
+                all.extend(result.capabilities.get(*target).into_iter().flatten().cloned());
+                deepest = deepest.max(depth.get(target).map_or(0, |depth| depth + 1));
+            }
+            let undeclared: Vec<_> = all.difference(&own).cloned().collect();
+            if !undeclared.is_empty() {
+                let message =
+                    format!("skills below it require {}, which it does not declare", undeclared.join(", "));
+                result.say(skill, "undeclared-capability", message);
+            }
+            if deepest > MAX_DEPENDENCY_DEPTH {
+                let message =
+                    format!("its dependencies are {deepest} deep; {MAX_DEPENDENCY_DEPTH} is the limit");
+                result.say(skill, "deep-dependency", message);
+            }
+            depth.insert(path, deepest);
+            result.capabilities.insert(path.to_owned(), all);
+            for user in users.get(path).into_iter().flatten() {
+                if let Some(count) = waiting.get_mut(user) {
+                    *count -= 1;
+                    if *count == 0 {
+                        ready.insert(user);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Dependencies {
+    fn say(&mut self, skill: &Skill, code: &'static str, message: String) {
+        let file = skill.location.to_string();
+        self.diagnostics.push(Diagnostic { file, line: None, severity: Severity::Warning, code, message });
+    }
+}
+
+/// The sets of skills that reach each other, each sorted, sorted.
+fn cycles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
+    let reach = |from: &str| -> BTreeSet<String> {
+        let mut seen = BTreeSet::new();
+        let mut left: Vec<&str> = edges.get(from).into_iter().flatten().copied().collect();
+        while let Some(path) = left.pop() {
+            if seen.insert(path.to_owned()) {
+                left.extend(edges.get(path).into_iter().flatten().copied());
+            }
+        }
+        seen
+    };
+    // Only a skill that depends on something, and is depended on, can lie in a circle.
+    let targets: BTreeSet<&str> = edges.values().flatten().copied().collect();
+    let candidates = edges.iter().filter(|(path, to)| !to.is_empty() && targets.contains(*path));
+    let reached: BTreeMap<&str, BTreeSet<String>> =
+        candidates.map(|(path, _)| (*path, reach(path))).collect();
+    let mut found: BTreeSet<Vec<String>> = BTreeSet::new();
+    for (path, seen) in &reached {
+        if seen.contains(*path) {
+            let back = |other: &&&str| seen.contains(**other) && reached[**other].contains(*path);
+            found.insert(reached.keys().filter(back).map(|path| (*path).to_owned()).collect());
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library(skills: &[(&str, &str)]) -> SkillLibrary {
+        let mut library = SkillLibrary::default();
+        for (path, fields) in skills {
+            let leaf = path.rsplit('/').next().unwrap();
+            let name = if fields.contains("name:") { String::new() } else { format!("name: {leaf}\n") };
+            let content = format!("---\n{name}description: d\n{fields}\n---\n");
+            library.register(Skill::in_memory(path, &content).unwrap());
+        }
+        library
+    }
+
+    fn paths(skills: &[&Skill]) -> Vec<String> {
+        skills.iter().map(|skill| skill.path.clone()).collect()
+    }
+
+    #[test]
+    fn skills_are_found_by_path_leaf_and_name() {
+        let library = library(&[("a/x", ""), ("b/x", ""), ("b/y", "name: why"), ("z", "")]);
+        assert_eq!(library.find("a/x").unwrap().path, "a/x");
+        assert_eq!(library.find("y").unwrap().path, "b/y");
+        assert_eq!(library.find("why").unwrap().path, "b/y");
+        assert_eq!(library.find("z").unwrap().path, "z");
+        let error = library.find("x").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Ambiguous);
+        assert!(error.message().contains("`a/x`, `b/x`"), "{error}");
+        assert_eq!(library.find("q").unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn skills_are_found_by_tag_capability_and_category() {
+        let library = library(&[
+            ("a/b/x", "tags: [t1]"),
+            ("a/y", "tags: t2, t1\nrequired_capabilities: [shell:execute]"),
+            ("ab/z", ""),
+        ]);
+        assert_eq!(paths(&library.by_tag(&["t1"])), ["a/b/x", "a/y"]);
+        assert_eq!(paths(&library.by_tag(&["t2", "t9"])), ["a/y"]);
+        assert_eq!(paths(&library.by_capability(&["shell:execute"])), ["a/y"]);
+        assert_eq!(paths(&library.by_category("a")), ["a/b/x", "a/y"]);
+        assert_eq!(library.by_category("").len(), 3);
+    }
+
+    #[test]
+    fn an_agents_list_is_strict_or_graceful() {
+        let library = library(&[("a/x", ""), ("b/x", ""), ("b/y", "")]);
+        let (skills, said) = library.resolve(&["y", "q", "b/y", "x"], Unknown::Warn).unwrap();
+        assert_eq!(paths(&skills), ["b/y"]);
+        assert_eq!(said.iter().map(|d| d.code).collect::<Vec<_>>(), ["unknown-skill", "ambiguous"]);
+        assert_eq!(library.resolve(&["y", "q"], Unknown::Refuse).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(library.resolve(&["y"], Unknown::Refuse).unwrap().0.len(), 1);
+    }
+
+    #[test]
+    fn dependencies_come_first_and_circles_are_named() {
+        let library = library(&[
+            ("app", "depends: [mid, none]\nrequired_capabilities: []"),
+            ("base", "required_capabilities: [fs]"),
+            ("c1", "depends: [c2]"),
+            ("c2", "depends: [c3]"),
+            ("c3", "depends: [c1]"),
+            ("mid", "depends: [base]\nrequired_capabilities: [fs, net]"),
+            ("self", "depends: [self]"),
+            ("uses-c", "depends: [c1, base]"),
+        ]);
+        let result = library.dependencies();
+        assert_eq!(result.order, ["base", "mid", "app", "uses-c"]);
+        assert_eq!(result.cycles, [vec!["c1", "c2", "c3"], vec!["self"]]);
+        assert_eq!(result.capabilities["app"], BTreeSet::from(["fs".to_owned(), "net".to_owned()]));
+        let codes: Vec<_> = result.diagnostics.iter().map(|d| d.code).collect();
+        assert_eq!(
+            codes,
+            [
+                "missing-dependency",
+                "dependency-cycle",
+                "dependency-cycle",
+                "undeclared-capability",
+                "undeclared-capability"
+            ]
+        );
+        let chain: Vec<(String, String)> =
+            (0..9).map(|i| (format!("s{i}"), format!("depends: [s{}]", i + 1))).collect();
+        let chain: Vec<(&str, &str)> = chain.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
+        let deep = self::library(&chain).dependencies();
+        assert_eq!(deep.diagnostics.iter().filter(|d| d.code == "deep-dependency").count(), 3);
+    }
+
+    #[test]
+    fn registering_keeps_the_order_and_replaces() {
+        let mut library = library(&[("b", ""), ("a", ""), ("c/d", "")]);
+        library.register(Skill::in_memory("b", "---\nname: b\ndescription: new\n---\n").unwrap());
+        let listed: Vec<_> =
+            library.list().iter().map(|s| (s.path.as_str(), s.manifest.description.as_str())).collect();
+        assert_eq!(listed, [("a", "d"), ("b", "new"), ("c/d", "d")]);
+    }
+}

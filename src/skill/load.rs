@@ -1,0 +1,262 @@
+//! The helpers by the names that agents know, and tiers two and three.
+
+use serde::Serialize;
+use tracing::instrument;
+
+use super::discover::{Selection, resources};
+use super::{CatalogFormat, Resource, Skill};
+use crate::backend::{S3Backend, SkillPlace, TextFile, Union};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::manifest::Document;
+use crate::path::VirtualPath;
+
+/// How many resources a loaded skill names; the others are counted.
+const MAX_RESOURCES_NAMED: usize = 50;
+
+/// A skill with its instructions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LoadedSkill {
+    /// The skill.
+    pub skill: Skill,
+    /// The whole `SKILL.md`.
+    pub content: String,
+    /// What follows its frontmatter.
+    pub body: String,
+}
+
+impl LoadedSkill {
+    /// The instructions for a prompt: the text, then where the skill lies and what else is in it, so
+    /// that the model can read on.
+    #[must_use]
+    pub fn to_prompt(&self, body_only: bool) -> String {
+        let text = if body_only { &self.body } else { &self.content };
+        let mut prompt = text.trim_end().to_owned();
+        prompt += &format!("\n\nSkill directory: {}\n", self.skill.directory());
+        if !self.skill.resources.is_empty() {
+            prompt += "Files in it, to read when they are needed:\n";
+        }
+        for resource in self.skill.resources.iter().take(MAX_RESOURCES_NAMED) {
+            prompt += &format!("- {} ({}, {} bytes)\n", resource.path, resource.kind.as_str(), resource.size);
+        }
+        let more = self.skill.resources.len().saturating_sub(MAX_RESOURCES_NAMED);
+        if more > 0 {
+            prompt += &format!("- and {more} more; list the directory to see them\n");
+        }
+        prompt
+    }
+}
+
+impl S3Backend {
+    /// The paths of all skills of a category, such as `escrituras/compraventa`, sorted. `None` and
+    /// `"all"` mean every category.
+    ///
+    /// Costs one listing; no skill is read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is no such category.
+    #[instrument(skip_all, fields(?category))]
+    pub async fn load_skills(&self, category: Option<&str>) -> Result<Vec<String>> {
+        let (union, category) = self.discover(category).await?;
+        let Selection { skills, .. } = self.select(&union, category.as_deref());
+        Ok(skills.into_iter().map(|(path, _)| path.to_owned()).collect())
+    }
+
+    /// The frontmatter of all skills of a category that the model may know of, verbatim, as one YAML
+    /// stream: a document for each skill, with its path in a comment.
+    ///
+    /// Costs as [`S3Backend::skills`].
+    ///
+    /// # Errors
+    /// As [`S3Backend::skills`].
+    pub async fn load_skills_frontmatter(&self, category: Option<&str>) -> Result<String> {
+        let library = self.skills(category).await?;
+        let mut text = String::new();
+        for skill in library.list().iter().filter(|skill| !skill.manifest.disable_model_invocation) {
+            text += &format!("---\n# {}\n", skill.path);
+            let frontmatter = skill.manifest.frontmatter.replace("\r\n", "\n");
+            if frontmatter.trim().is_empty() {
+                text += &format!("name: {}\n", yaml_text(&skill.manifest.name));
+                text += &format!("description: {}\n", yaml_text(&skill.manifest.description));
+            } else {
+                text += frontmatter.trim_matches('\n').trim_end();
+                text.push('\n');
+            }
+        }
+        Ok(text)
+    }
+
+    /// The skills of a category by category, one line each: the catalogue as Markdown.
+    ///
+    /// Costs as [`S3Backend::skills`].
+    ///
+    /// # Errors
+    /// As [`S3Backend::skills`].
+    pub async fn load_all_skills_formatted(&self, category: Option<&str>) -> Result<String> {
+        Ok(self.skills(category).await?.catalog(CatalogFormat::Markdown, None).text)
+    }
+
+    /// The whole `SKILL.md` of a skill, by its path or its name; `None` when there is no such skill.
+    ///
+    /// Costs as [`S3Backend::load_skill`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Ambiguous`] when more than one skill has the name; those of
+    /// [`S3Backend::read`], but for `not_found`.
+    pub async fn load_skill_content(&self, skill: &str) -> Result<Option<String>> {
+        match self.load_skill(skill).await {
+            Ok(loaded) => Ok(Some(loaded.content)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tier 2: a skill with its instructions and the list of its other files.
+    ///
+    /// By its path it costs one listing of its category and one request. A name, when it is no path,
+    /// is looked for in all skills: that costs as [`S3Backend::skills`] in addition.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Ambiguous`] with the candidates;
+    /// [`ErrorKind::InvalidSkill`] when there is nothing to use in it; those of [`S3Backend::read`].
+    #[instrument(skip_all, fields(?skill))]
+    pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
+        let (union, path) = self.find_skill(skill).await?;
+        let Some(place) = union.skill(&path).cloned() else { return Err(no_skill(skill)) };
+        self.load_place(&union, &path, &place).await
+    }
+
+    async fn load_place(&self, union: &Union, path: &str, place: &SkillPlace) -> Result<LoadedSkill> {
+        let location = VirtualPath::parse(&format!("/skills/{path}/{}", place.file))?;
+        let file = self.read_layer_text(&location, place.layer).await?;
+        let leaf = path.rsplit('/').next().unwrap_or_default();
+        let document = Document::load(file.content.as_bytes(), leaf, location.as_str()).map_err(|said| {
+            let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
+            Error::new(ErrorKind::InvalidSkill, format!("`{location}` cannot be used: {why}"))
+                .at(&location)
+                .with_hint("give it a frontmatter with a name and a description, and instructions below")
+        })?;
+        let skill = Skill {
+            path: path.to_owned(),
+            library: self.library_of(place.layer).cloned(),
+            manifest: document.manifest,
+            size: file.size,
+            etag: file.etag,
+            resources: resources(union, path, &place.file),
+            diagnostics: document.diagnostics,
+            location,
+        };
+        Ok(LoadedSkill { skill, content: file.content, body: document.body })
+    }
+
+    /// Tier 3: the other files of a skill, sorted by path, without reading them.
+    ///
+    /// Costs one listing of its category, by its path; more by its name, as [`S3Backend::load_skill`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Ambiguous`].
+    pub async fn skill_resources(&self, skill: &str) -> Result<Vec<Resource>> {
+        let (union, path) = self.find_skill(skill).await?;
+        match union.skill(&path) {
+            Some(place) => Ok(resources(&union, &path, &place.file)),
+            None => Err(no_skill(skill)),
+        }
+    }
+
+    /// Tier 3: one file of a skill, as text. Its path is relative to the skill's directory, and cannot
+    /// leave it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidPath`] for an absolute path or one with `..`; those of
+    /// [`S3Backend::skill_resources`] and [`S3Backend::read`].
+    pub async fn read_skill_resource(&self, skill: &str, resource: &str) -> Result<TextFile> {
+        if resource.starts_with('/') {
+            return Err(Error::new(
+                ErrorKind::InvalidPath,
+                format!("invalid resource `{}`: it must be relative to the skill", shorten(resource)),
+            )
+            .at(resource)
+            .with_hint("write it as `references/guide.md`"));
+        }
+        // Parsed behind the skill, it is refused when it climbs.
+        let (union, path) = self.find_skill(skill).await?;
+        let location = VirtualPath::parse(&format!("/skills/{path}/{resource}"))?;
+        let relative = &location.as_str()["/skills/".len()..];
+        match union.file(relative) {
+            Some(found) => self.read_layer_text(&location, found.layer).await,
+            None => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("the skill `{path}` has no file `{}`", shorten(resource)),
+            )
+            .at(&location)
+            .with_hint("list its resources")),
+        }
+    }
+
+    /// The skill that a path or a name means, with a listing that holds all of it.
+    async fn find_skill(&self, name: &str) -> Result<(Union, String)> {
+        let wanted = skill_name(name);
+        let path = VirtualPath::parse(&format!("/skills/{wanted}"))?;
+        if path.segments().count() > 1 {
+            let union = self.union_around(&path.with_trailing("*")).await?;
+            let relative = &path.as_str()["/skills/".len()..];
+            if union.skill(relative).is_some() {
+                return Ok((union, relative.to_owned()));
+            }
+        }
+        let library = self.skills(None).await?;
+        let found = library.find(wanted)?.path.clone();
+        Ok((self.union_all().await?, found))
+    }
+}
+
+/// What people and models write for a skill: its path, `/skills/…`, or its `SKILL.md`.
+fn skill_name(name: &str) -> &str {
+    let name = name.trim();
+    let name = name.strip_prefix("/skills/").unwrap_or(name).trim_matches('/');
+    match name.rsplit_once('/') {
+        Some((skill, file)) if file.eq_ignore_ascii_case("SKILL.md") => skill,
+        _ => name,
+    }
+}
+
+fn no_skill(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
+        .at(name)
+        .with_hint("list the skills, and name one by its path, such as `category/skill`")
+}
+
+/// Text as a double-quoted YAML scalar.
+fn yaml_text(text: &str) -> String {
+    let mut out = "\"".to_owned();
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out + "\""
+}
+
+pub(super) fn in_memory(path: &str, content: &str) -> Result<Skill> {
+    let parsed = VirtualPath::parse(&format!("/skills/{}/SKILL.md", skill_name(path)))?;
+    let relative = parsed.as_str()["/skills/".len()..].trim_end_matches("/SKILL.md").to_owned();
+    let leaf = relative.rsplit('/').next().unwrap_or_default();
+    let document = Document::load(content.as_bytes(), leaf, parsed.as_str()).map_err(|said| {
+        let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
+        Error::new(ErrorKind::InvalidSkill, format!("the skill `{relative}` cannot be used: {why}"))
+            .at(&parsed)
+    })?;
+    Ok(Skill {
+        path: relative,
+        location: parsed,
+        library: None,
+        manifest: document.manifest,
+        size: content.len() as u64,
+        etag: None,
+        resources: Vec::new(),
+        diagnostics: document.diagnostics,
+    })
+}

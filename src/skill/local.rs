@@ -1,0 +1,109 @@
+//! Skills in local folders, before they are in a bucket.
+
+use std::path::{Path, PathBuf};
+
+use crate::manifest::{Diagnostic, Document, Severity, validate};
+
+/// Folders deeper than this are not looked into.
+const MAX_DEPTH: usize = 16;
+/// A longer `SKILL.md` is not read.
+const MAX_FILE_BYTES: u64 = 10 * 1024 * 1024;
+
+/// What a folder's skill is like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalSkill {
+    /// The folder.
+    pub path: PathBuf,
+    /// What the specification objects to, in the words of skills-ref; nothing when it is valid.
+    pub problems: Vec<String>,
+    /// What loading it would give, or why that fails.
+    pub loaded: Result<Document, Vec<Diagnostic>>,
+}
+
+/// Looks at a folder: the skill in it, or else all skills below it. Blocks; call it off the runtime.
+#[must_use]
+pub fn check_folder(folder: &Path) -> Vec<LocalSkill> {
+    let failed = |problem: String| {
+        let file = folder.display().to_string();
+        let said = Diagnostic {
+            file,
+            line: None,
+            severity: Severity::Error,
+            code: "no-skill",
+            message: problem.clone(),
+        };
+        vec![LocalSkill { path: folder.to_owned(), problems: vec![problem], loaded: Err(vec![said]) }]
+    };
+    if !folder.exists() {
+        return failed(format!("Path does not exist: {}", folder.display()));
+    }
+    if !folder.is_dir() {
+        return failed(format!("Not a directory: {}", folder.display()));
+    }
+    let mut found = Vec::new();
+    find(folder, 0, &mut found);
+    found.sort();
+    if found.is_empty() {
+        return failed("Missing required file: SKILL.md".to_owned());
+    }
+    found.into_iter().map(|(folder, file)| check(folder, &file)).collect()
+}
+
+/// Collects folders with a `SKILL.md`; what lies in a skill belongs to it.
+fn find(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, PathBuf)>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let (mut skill_files, mut folders) = (Vec::new(), Vec::new());
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.file_type() {
+            // Links are not followed: they may lead anywhere, and round in circles.
+            Ok(kind) if kind.is_dir() && !name.starts_with('.') => folders.push(entry.path()),
+            Ok(kind) if kind.is_file() && name.eq_ignore_ascii_case("SKILL.md") => skill_files.push(name),
+            _ => {}
+        }
+    }
+    skill_files.sort_by_key(|name| (name != "SKILL.md", name != "skill.md", name.clone()));
+    match skill_files.into_iter().next() {
+        Some(name) => found.push((folder.to_owned(), folder.join(name))),
+        None if depth < MAX_DEPTH => folders.iter().for_each(|folder| find(folder, depth + 1, found)),
+        None => {}
+    }
+}
+
+fn check(folder: PathBuf, file: &Path) -> LocalSkill {
+    let name = file.display().to_string();
+    let unreadable = |message: String| {
+        let said = Diagnostic {
+            file: name.clone(),
+            line: None,
+            severity: Severity::Error,
+            code: "unreadable",
+            message,
+        };
+        (vec![format!("SKILL.md cannot be read: {}", said.message)], Err(vec![said]))
+    };
+    let size = file.metadata().map(|meta| meta.len());
+    let (problems, loaded) = match size {
+        Ok(size) if size > MAX_FILE_BYTES => {
+            unreadable(format!("it has {size} bytes; {MAX_FILE_BYTES} are read at most"))
+        }
+        _ => match std::fs::read(file) {
+            Ok(content) => {
+                // `.` has no name of its own.
+                let full = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+                let directory = full.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                let strict_name =
+                    file.file_name().is_some_and(|name| name == "SKILL.md" || name == "skill.md");
+                let problems = if strict_name {
+                    validate(&content, &directory)
+                } else {
+                    vec!["Missing required file: SKILL.md".to_owned()]
+                };
+                (problems, Document::load(&content, &directory, &name))
+            }
+            Err(error) => unreadable(error.to_string()),
+        },
+    };
+    LocalSkill { path: folder, problems, loaded }
+}
