@@ -298,11 +298,48 @@ mod tests {
 
     #[test]
     fn magic_bytes_do_not_make_text_binary() {
-        for start in
-            ["BM", "MZ", "ID3", "GIF", "PK", "OggS", "RIFF", "%!PS", "{\\rtf1", "#!/bin/sh\n", "<?xml"]
-        {
-            let note = format!("{start} is how this note begins\n");
+        for start in [
+            "BM",
+            "MZ",
+            "ID3",
+            "GIF",
+            "PK",
+            "OggS",
+            "RIFF",
+            "%!PS",
+            "{\\rtf1",
+            "#!/bin/sh\n",
+            "#!/usr/bin/env python\n",
+            "<?xml version='1.0'?>",
+            "<html>",
+            "<!DOCTYPE html>",
+            "<!-- ",
+            "<svg>",
+            "-----BEGIN CERTIFICATE-----",
+            "A PDF begins with `%PDF-1.7`: ",
+            "%PDF",
+        ] {
+            let note = format!("{start} es como empieza esta nota del año 2015 del señor Muñoz\n");
             text(note.as_bytes(), &note, "UTF-8");
+            text(&latin1(&note), &note, "windows-1252");
+        }
+        text(b"PS1='\x01x\x02'\n#!/bin/sh", "PS1='\u{1}x\u{2}'\n#!/bin/sh", "UTF-8");
+        // DOS ended its texts so; in a head it would not be the end.
+        assert_eq!(decode(b"DOS, a\xf1o\r\n\x1a".to_vec()).unwrap().content, "DOS, año\r\n\u{1a}");
+    }
+
+    #[test]
+    fn a_stray_byte_does_not_spoil_the_rest() {
+        text(b"Mu\xc3\xb1oz compr\xc3\xb3 \xff aqu\xc3\xad", "Muñoz compró \u{fffd} aquí", "UTF-8");
+        text(b"Mu\xc3\xb1oz, a\xc3", "Muñoz, a\u{fffd}", "UTF-8");
+    }
+
+    #[test]
+    fn a_double_byte_text_may_be_cut_anywhere() {
+        let japanese = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。";
+        let (bytes, ..) = encoding_rs::SHIFT_JIS.encode(japanese);
+        for cut in bytes.len() - 8..bytes.len() {
+            assert_eq!(sniff(&bytes[..cut]), Ok(encoding_rs::SHIFT_JIS), "cut at {cut}");
         }
     }
 
