@@ -339,7 +339,7 @@ mod tests {
             let all = library.catalog(format, None);
             let full = all.text.chars().count();
             assert_eq!((all.shortened, all.left_out), (false, 0));
-            for budget in [0, 1, 50, 100, 500, 8_000, 20_000, 40_000, full - 1, full, full + 1, usize::MAX] {
+            for budget in [0, 1, 100, 8_000, full - 1, full, usize::MAX] {
                 let got = library.catalog(format, Some(budget));
                 let used = got.text.chars().count();
                 assert!(used <= budget, "{format:?} {budget}: {used}");

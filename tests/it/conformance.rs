@@ -238,15 +238,22 @@ async fn ranges_are_cut_as_http_says(b: Bucket) {
         assert_eq!(got.content_length(), Some(expected.len() as i64));
         assert_eq!(got.body.collect().await.unwrap().to_vec(), expected.as_bytes(), "{range}");
     }
-    for (key, range) in
-        [("r", "bytes=10-"), ("r", "bytes=99-100"), ("empty", "bytes=0-9"), ("empty", "bytes=-5")]
-    {
+    for (key, range) in [("r", "bytes=10-"), ("r", "bytes=99-100"), ("empty", "bytes=0-9")] {
         assert_eq!(
             status(b.raw.get_object().bucket(&b.name).key(key).range(range).send().await),
             416,
             "{key} {range}"
         );
     }
+}
+
+/// HTTP has no empty range. LocalStack answers a suffix of an empty object with the whole of it, and
+/// we never ask for one; but whoever asks the embedded store must not break it.
+#[tokio::test]
+async fn a_suffix_of_nothing_is_no_range() {
+    let b = Bucket::embedded().await;
+    b.put("empty", "").await;
+    assert_eq!(status(b.raw.get_object().bucket(&b.name).key("empty").range("bytes=-5").send().await), 416);
 }
 
 async fn a_get_can_ask_whether_it_changed(b: Bucket) {
