@@ -283,3 +283,162 @@ fn embedded_agrees_with_the_model_when_everything_is_there() {
         check(&backend, &model, |_| true).await;
     });
 }
+
+/// Layers: what lies behind `/skills` in three libraries, the first one first.
+const LAYERS: [&str; 3] = ["u1/skills/", "shared/acme/skills/", "shared/more/skills/"];
+
+/// Skills above, below and beside each other, loose files, markers, and what is no skill.
+const LAYERED: [&str; 18] = [
+    "a/SKILL.md",
+    "a/x.md",
+    "a/b/SKILL.md",
+    "a/b/y.md",
+    "a/b/c/SKILL.md",
+    "ab/SKILL.md",
+    "ab/x.md",
+    "b/skill.md",
+    "b/z",
+    "loose.md",
+    "a/loose.md",
+    "c/d/SKILL.md",
+    "c/d/e/f.md",
+    "c/DESCRIPTION.md",
+    "SKILL.md",
+    "a//odd",
+    "d/",
+    "c/d/e/SKILL.md",
+];
+
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+/// The rules of the union, word for word: which layer each file is seen in, and which skills are.
+fn expected_union(model: &Model) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
+    let files = |layer: usize| {
+        model
+            .keys()
+            .filter_map(move |key| key.strip_prefix(LAYERS[layer]))
+            .filter(|path| path.split('/').all(nameable))
+    };
+    let skills_of = |layer: usize| -> BTreeSet<String> {
+        let holds = |path: &&str| path.rsplit('/').next().unwrap().eq_ignore_ascii_case("skill.md");
+        let all: BTreeSet<&str> =
+            files(layer).filter(holds).filter_map(|path| Some(path.rsplit_once('/')?.0)).collect();
+        all.iter()
+            .filter(|skill| above(skill).all(|up| !all.contains(up)))
+            .map(|skill| (*skill).to_owned())
+            .collect()
+    };
+    let mut skills: BTreeMap<String, usize> = BTreeMap::new();
+    for layer in 0..LAYERS.len() {
+        let near = |skill: &String| {
+            skills.keys().any(|known| {
+                known == skill
+                    || known.starts_with(&format!("{skill}/"))
+                    || skill.starts_with(&format!("{known}/"))
+            })
+        };
+        let seen: Vec<_> = skills_of(layer).into_iter().filter(|skill| !near(skill)).collect();
+        skills.extend(seen.into_iter().map(|skill| (skill, layer)));
+    }
+    let mut union: BTreeMap<String, usize> = BTreeMap::new();
+    for layer in 0..LAYERS.len() {
+        let own = skills_of(layer);
+        for path in files(layer) {
+            let seen = match above(path).find(|up| own.contains(*up)) {
+                Some(skill) => skills.get(skill) == Some(&layer),
+                None => above(path).all(|up| skills.get(up).is_none_or(|other| *other == layer)),
+            };
+            if seen {
+                union.entry(path.to_owned()).or_insert(layer);
+            }
+        }
+    }
+    (union, skills)
+}
+
+async fn check_union(backend: &S3Backend, model: &Model) {
+    let (union, skills) = expected_union(model);
+    let all = backend.ls_recursive("/skills").await.unwrap();
+    let files: Vec<_> =
+        all.entries.iter().filter(|e| !e.is_directory()).map(|e| e.path.to_string()).collect();
+    assert_eq!(files, union.keys().map(|path| format!("/skills/{path}")).collect::<Vec<_>>());
+    let paths: Vec<_> = skills.keys().cloned().collect();
+    assert_eq!(backend.load_skills(None).await.unwrap(), paths);
+    for category in ["a", "a/b", "c"] {
+        let inside = |path: &&String| *path == category || path.starts_with(&format!("{category}/"));
+        let wanted: Vec<_> = paths.iter().filter(inside).cloned().collect();
+        match backend.load_skills(Some(category)).await {
+            Ok(found) => assert_eq!(found, wanted, "{category}"),
+            Err(error) => assert_eq!((error.kind(), wanted.len()), (ErrorKind::NotFound, 0), "{category}"),
+        }
+    }
+    for entry in all.entries.iter().filter(|e| e.is_directory()) {
+        assert!(backend.exists(&entry.path).await.unwrap(), "{}", entry.path);
+        let level = backend.ls(&entry.path).await.unwrap();
+        let below: Vec<_> =
+            all.entries.iter().filter(|e| e.path.parent().as_ref() == Some(&entry.path)).collect();
+        assert_eq!(level.entries.iter().collect::<Vec<_>>(), below, "{}", entry.path);
+    }
+    for path in LAYERED.iter().filter(|path| path.split('/').all(nameable)) {
+        let full = format!("/skills/{path}");
+        match union.get(*path) {
+            Some(layer) => {
+                let content = &model[&format!("{}{path}", LAYERS[*layer])];
+                assert_eq!(backend.read_bytes(&full, ..).await.unwrap().bytes, content[..], "{full}");
+                assert_eq!(backend.stat(&full).await.unwrap().size, Some(content.len() as u64), "{full}");
+            }
+            None => {
+                assert_eq!(backend.read(&full).await.unwrap_err().kind(), ErrorKind::NotFound, "{full}");
+                assert!(!backend.exists(&full).await.unwrap(), "{full}");
+            }
+        }
+    }
+}
+
+fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = (prop::sample::select(LAYERS.to_vec()), prop::sample::select(LAYERED.to_vec()));
+    let key = key.prop_map(|(layer, path)| format!("{layer}{path}"));
+    let step = prop_oneof![
+        4 => key.clone().prop_map(|key| {
+            // Every file says where it lies, so that a mixture would be seen.
+            let content = if key.ends_with('/') { Vec::new() } else { key.clone().into_bytes() };
+            Step::Put { key, content }
+        }),
+        1 => key.prop_map(|key| Step::Delete { key }),
+    ];
+    prop::collection::vec(step, 1..14)
+}
+
+#[test]
+fn layers_agree_with_the_model() {
+    let runtime = runtime();
+    let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+    let run = |steps: Vec<Step>| async move {
+        let bucket = Bucket::embedded().await;
+        let libraries = ["acme", "more"].map(|id| skillfs::LibraryId::parse(id).unwrap()).to_vec();
+        let backend = bucket.fs.session(&skillfs::Session { libraries, ..session("u1", "1", "k1") });
+        let mut model = Model::new();
+        for step in steps {
+            match step {
+                Step::Put { key, content } => {
+                    bucket.put(&key, &content).await;
+                    model.insert(key, content);
+                }
+                Step::Delete { key } => {
+                    bucket.delete(&key).await;
+                    model.remove(&key);
+                }
+            }
+            check_union(&backend, &model).await;
+        }
+    };
+    runner
+        .run(&layered_steps(), |steps| {
+            runtime.block_on(run(steps));
+            Ok(())
+        })
+        .unwrap();
+}
