@@ -1,4 +1,4 @@
-//! An S3-backed virtual filesystem for AI agents.
+//! An S3-backed virtual filesystem and skill library for AI agents.
 //!
 //! Each agent session of a multi-tenant product sees up to three directories in one bucket:
 //!
@@ -25,7 +25,8 @@
 //! let store = Embedded::in_memory()?;
 //! store.create_bucket("my-bucket").await?;
 //! let fs = SkillFs::embedded(&store, &Settings::new("my-bucket")).await?;
-//! store.put("my-bucket", "ana/skills/deeds/sale/SKILL.md", "---\nname: sale\n---\nSteps…\n").await?;
+//! let skill = "---\nname: sale\ndescription: Drafts deeds of sale.\n---\n# Steps\n";
+//! store.put("my-bucket", "ana/skills/deeds/sale/SKILL.md", skill).await?;
 //! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;
 //!
 //! // Once a request: no I/O, some microseconds.
@@ -40,6 +41,10 @@
 //! assert!(backend.exists("/skills/deeds/sale/SKILL.md").await?);
 //! // `.md` may be left out, and a relative path starts at `/workspace`.
 //! assert_eq!(backend.read("notes").await?.content, "# Notes\n");
+//!
+//! // What the model is told, and what it gets when it chooses.
+//! assert_eq!(backend.load_all_skills_formatted(None).await?, "## deeds\n\n- `deeds/sale`: Drafts deeds of sale.\n");
+//! assert_eq!(backend.load_skill("sale").await?.body, "# Steps\n");
 //!
 //! // What belongs to others cannot even be said.
 //! let refused = backend.read("/skills/../../bruno/skills/x").await.unwrap_err();

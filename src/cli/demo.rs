@@ -15,6 +15,7 @@ use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::id::{ThreadId, TicketId, UserId};
 use crate::mount::{Access, Session};
+use crate::skill::CatalogFormat;
 
 static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/skills");
 static WORKSPACE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/workspace");
@@ -56,6 +57,8 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     show.ls("/skills").await?;
     show.ls("/skills/escrituras").await?;
     show.ls("/skills/escrituras/compraventa").await?;
+    show.heading("What the model is told of them, in 360 characters")?;
+    show.catalog("escrituras", 360).await?;
     show.heading("Load one, then read on")?;
     show.read("/skills/escrituras/compraventa/SKILL.md", 12).await?;
     show.read("/ticket/requirements", 4).await?;
@@ -204,6 +207,18 @@ impl Show {
                 Some(size) => self.line(format!("    {path:<56} {DIM}{size:>5} bytes{DIM:#}"))?,
                 None => self.line(format!("    {DIRECTORY}{path}{DIRECTORY:#}"))?,
             }
+        }
+        Ok(())
+    }
+
+    async fn catalog(&self, category: &str, budget: usize) -> Result<()> {
+        let work = async {
+            let library = self.backend.skills(Some(category)).await?;
+            Ok(library.catalog(CatalogFormat::Markdown, Some(budget)).text)
+        };
+        let Some(text) = self.counted("skills", category, work).await? else { return Ok(()) };
+        for line in text.lines() {
+            self.line(format!("    {DIM}│{DIM:#} {}", visible(line, false)))?;
         }
         Ok(())
     }
