@@ -84,11 +84,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Whether the fields, unknown ones and nested metadata included, come back from JSON as they were.
+/// Whether every key at the left margin of the frontmatter is among the fields, and all fields come
+/// back from JSON as they were, unknown ones and nested metadata included.
 fn round_trip(document: &Document) -> bool {
-    let json = serde_json::to_string(&document.manifest.fields).unwrap_or_default();
+    let fields = &document.manifest.fields;
+    let keys = document.manifest.frontmatter.lines().filter_map(|line| {
+        let (key, rest) = line.split_once(':')?;
+        let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        (plain && (rest.is_empty() || rest.starts_with(' '))).then_some(key)
+    });
+    let json = serde_json::to_string(fields).unwrap_or_default();
     let back: Result<serde_json::Value, _> = serde_json::from_str(&json);
-    back.is_ok_and(|back| same(&document.manifest.fields, &back))
+    keys.into_iter().all(|key| fields.get(key).is_some()) && back.is_ok_and(|back| same(fields, &back))
 }
 
 fn same(yaml: &skillfs::Yaml, json: &serde_json::Value) -> bool {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 pub use self::fields::Manifest;
 pub use self::load::Document;
-pub(crate) use self::load::{Head, read_description, read_head};
+pub(crate) use self::load::{Head, Size, read_description, read_head};
 pub use self::validate::{Properties, read_properties, validate};
 pub(crate) use self::yaml::MAX_FRONTMATTER_BYTES;
 pub use self::yaml::Yaml;

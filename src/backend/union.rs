@@ -25,7 +25,7 @@ pub(crate) struct Union {
     skills: BTreeMap<String, SkillPlace>,
     collisions: Vec<Collision>,
     /// Keys that no path can name.
-    pub(crate) hidden: u64,
+    unnameable: Vec<String>,
 }
 
 /// A file that is seen, and the layer it comes from.
@@ -60,7 +60,7 @@ struct LayerListing {
     files: BTreeMap<String, Meta>,
     directories: BTreeSet<String>,
     skills: BTreeMap<String, String>,
-    hidden: u64,
+    unnameable: Vec<String>,
 }
 
 /// What a path means in a union, by the rules of `read` and `stat`.
@@ -74,6 +74,8 @@ impl S3Backend {
     /// Lists all layers at once, below one directory of `/skills` or all of it. Costs one request for
     /// every 1,000 keys of each layer.
     pub(crate) async fn union(&self, under: &VirtualPath) -> Result<Union> {
+        // Without the mount this says what it needs.
+        self.mounts.resolve(under)?;
         let layers = self.mounts.skill_layers();
         let listings = layers.iter().enumerate().map(|(layer, top)| self.layer(top, layer, under));
         Ok(Union::of(try_join_all(listings).await?))
@@ -156,7 +158,7 @@ impl LayerListing {
             self.files.insert(relative.to_owned(), meta);
         } else if meta.size > 0 || !(relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable))
         {
-            self.hidden += 1;
+            self.unnameable.push(relative.to_owned());
         }
     }
 
@@ -194,7 +196,7 @@ impl Union {
     fn of(layers: Vec<LayerListing>) -> Self {
         let mut union = Self::default();
         for (layer, listing) in layers.iter().enumerate() {
-            union.hidden += listing.hidden;
+            union.unnameable.extend(listing.unnameable.iter().cloned());
             let mut seen = Vec::new();
             for (path, file) in &listing.skills {
                 match union.hides(path) {
@@ -215,9 +217,11 @@ impl Union {
                     Some(skill) if union.is_seen(skill, layer) => {}
                     Some(_) => continue,
                     None => {
-                        if let Some((by, place)) =
-                            union.skill_above(&path).filter(|(_, place)| place.layer != layer)
-                        {
+                        // At a skill's own path, too: `read` would take the file for the skill's directory.
+                        let at =
+                            union.skills.get_key_value(&path).map(|(skill, place)| (skill.as_str(), place));
+                        let near = at.or_else(|| union.skill_above(&path));
+                        if let Some((by, place)) = near.filter(|(_, place)| place.layer != layer) {
                             let (by, kept) = (by.to_owned(), place.layer);
                             union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
                             continue;
@@ -313,7 +317,17 @@ impl Union {
             path.strip_prefix(prefix.as_str())
                 .is_some_and(|rest| !rest.is_empty() && (all || !rest.contains('/')))
         };
-        let mut page = Page { entries: Vec::new(), hidden: self.hidden };
+        let below = self.unnameable.iter().filter_map(|path| path.strip_prefix(prefix.as_str()));
+        let hidden = if all {
+            below.count()
+        } else {
+            // One for each entry of this level that has no name.
+            let first = below.map(|rest| rest.split_inclusive('/').next().unwrap_or_default());
+            let nameless =
+                |name: &&str| mount.join_exact(name.trim_end_matches('/')).is_none() || name.is_empty();
+            first.filter(nameless).collect::<BTreeSet<_>>().len()
+        };
+        let mut page = Page { entries: Vec::new(), hidden: hidden as u64 };
         for path in self.directories.iter().filter(|path| wanted(path)) {
             page.entries.extend(mount.join_exact(path).map(Entry::directory));
         }

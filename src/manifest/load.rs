@@ -29,7 +29,7 @@ impl Document {
     /// # Errors
     /// The diagnostics, when there is no text to use: the file is empty or binary.
     pub fn load(content: &[u8], directory: &str, file: &str) -> Result<Self, Vec<Diagnostic>> {
-        match read(content, true, directory, file) {
+        match read(content, Size { whole: true, last: true }, directory, file) {
             Read::Done(document) => Ok(*document),
             Read::Unusable(diagnostics) => Err(diagnostics),
             // Only a head can want more.
@@ -46,9 +46,18 @@ pub(crate) enum Head {
     Unusable(Vec<Diagnostic>),
 }
 
-/// Reads the first bytes of a file; `whole` when there are no others.
-pub(crate) fn read_head(content: &[u8], whole: bool, directory: &str, file: &str) -> Head {
-    match read(content, whole, directory, file) {
+/// How much of a file there is to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    /// All of it.
+    pub(crate) whole: bool,
+    /// All that is going to be read.
+    pub(crate) last: bool,
+}
+
+/// Reads the first bytes of a file.
+pub(crate) fn read_head(content: &[u8], size: Size, directory: &str, file: &str) -> Head {
+    match read(content, size, directory, file) {
         Read::Done(document) => Head::Done(Box::new(document.manifest), document.diagnostics),
         Read::More => Head::More,
         Read::Unusable(diagnostics) => Head::Unusable(diagnostics),
@@ -72,16 +81,16 @@ enum Read {
     Unusable(Vec<Diagnostic>),
 }
 
-fn read(content: &[u8], whole: bool, directory: &str, file: &str) -> Read {
+fn read(content: &[u8], size: Size, directory: &str, file: &str) -> Read {
     let mut log = Log { file, found: Vec::new() };
-    let text = match decode(content, whole, &mut log) {
+    let text = match decode(content, size.whole, &mut log) {
         Ok(text) => text,
         Err(mime) => {
             log.add(Severity::Error, "binary", None, format!("it is no text but {mime}"));
             return Read::Unusable(log.found);
         }
     };
-    let parts = match split(&text, whole, &mut log) {
+    let parts = match split(&text, size.last, &mut log) {
         Split::More => return Read::More,
         Split::Parts(parts) => parts,
     };
@@ -165,10 +174,15 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
         log.warn("encoding", None, format!("it is no UTF-8; it was read as {}", encoding.name()));
     }
     // The last character of a head may be cut.
-    match text {
-        Cow::Borrowed(text) if !whole => Ok(Cow::Borrowed(text.trim_end_matches('\u{fffd}'))),
-        text => Ok(text),
+    let text = match text {
+        Cow::Owned(text) if !whole => Cow::Owned(text.trim_end_matches('\u{fffd}').to_owned()),
+        text => text,
+    };
+    // The line ends of old Macs.
+    if text.contains('\r') && !text.contains('\n') {
+        return Ok(Cow::Owned(text.replace('\r', "\n")));
     }
+    Ok(text)
 }
 
 struct Parts<'t> {
@@ -183,6 +197,13 @@ enum Split<'t> {
     More,
 }
 
+/// Dashes, perhaps with a comment or the word `yaml` behind them.
+fn opens(line: &str) -> bool {
+    let rest = line.trim_start_matches('-');
+    line.len() - rest.len() >= 3
+        && (rest.is_empty() || rest.trim_start().starts_with('#') || rest.trim() == "yaml")
+}
+
 /// Finds the fences. Blank lines before, spaces behind, text glued to the closing one, `...`
 /// instead of it, or none at all: all of that occurs.
 fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
@@ -192,7 +213,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
     let skipped = text[..blank].matches('\n').count();
     let bare = |body| Split::Parts(Parts { frontmatter: None, first_line: 1, body });
     let opening = start.split_inclusive('\n').next().unwrap_or_default();
-    if opening.trim_end().len() < 3 || opening.trim_end().chars().any(|c| c != '-') {
+    if !opens(opening.trim_end()) {
         log.warn("no-frontmatter", Some(skipped + 1), "it does not start with `---`; it has no fields");
         return bare(text);
     }
@@ -308,6 +329,9 @@ mod tests {
         check("---\nname: my-skill\ndescription: d\n...\nB", "my-skill", "d", "B", &[]);
         check("---\nname: my-skill\ndescription: d\n\n# T\nB", "my-skill", "d", "\n# T\nB", &["unclosed"]);
         check("---\nname: my-skill\ndescription: d", "my-skill", "d", "", &["unclosed"]);
+        check("--- # c\nname: my-skill\ndescription: d\n---\nB", "my-skill", "d", "B", &[]);
+        check("---yaml\nname: my-skill\ndescription: d\n---\nB", "my-skill", "d", "B", &[]);
+        check("---\rname: my-skill\rdescription: d\r---\rB", "my-skill", "d", "B", &[]);
         check("-----\nname: my-skill\ndescription: a --- b\n---\nB", "my-skill", "a --- b", "B", &[]);
     }
 
@@ -339,7 +363,9 @@ mod tests {
 
     #[test]
     fn a_head_asks_for_more_only_when_the_fence_is_beyond_it() {
-        let head = |content: &str, whole| read_head(content.as_bytes(), whole, "my-skill", "SKILL.md");
+        let head = |content: &str, whole| {
+            read_head(content.as_bytes(), Size { whole, last: whole }, "my-skill", "SKILL.md")
+        };
         assert!(matches!(head("---\nname: my-skill\ndescription: lo", false), Head::More));
         assert!(matches!(head("---\nname: my-skill\ndescription: lo", true), Head::Done(..)));
         assert!(matches!(head("---\nname: my-skill\ndescription: d\n---\nHalf a bo", false), Head::Done(..)));

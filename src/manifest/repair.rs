@@ -28,9 +28,17 @@ pub(super) fn fields(text: &str, first_line: usize, log: &mut Log<'_>) -> Yaml {
 }
 
 fn checked((tree, duplicates): (Yaml, Vec<String>), first_line: usize, log: &mut Log<'_>) -> Yaml {
-    for key in duplicates {
-        let key = crate::error::shorten(&key);
-        log.warn("duplicate-key", None, format!("the key `{key}` stands twice; the first value counts"));
+    if let Some(key) = duplicates.first() {
+        let key = crate::error::shorten(key);
+        let more = match duplicates.len() - 1 {
+            0 => String::new(),
+            more => format!(", and {more} more like it"),
+        };
+        log.warn(
+            "duplicate-key",
+            None,
+            format!("the key `{key}` stands twice{more}; the first value counts"),
+        );
     }
     match tree {
         Yaml::Map(_) => tree,
@@ -51,48 +59,106 @@ fn key_line(line: &str) -> Option<(&str, &str)> {
         .then(|| (key.trim_end(), value.trim()))
 }
 
-/// Quotes what a plain value may not be, and turns tabs into spaces. Everything else stays.
+fn indent_of(line: &str) -> usize {
+    line.len() - line.trim_start_matches([' ', '\t']).len()
+}
+
+/// Whether a value begins a block of text on the next line.
+fn is_block_header(value: &str) -> bool {
+    let rest = value.trim_start_matches(['|', '>']);
+    rest.len() < value.len()
+        && without_comment(rest).trim_matches(|c: char| c.is_ascii_digit() || "+-".contains(c)).is_empty()
+}
+
+/// Quotes what a plain value may not be, and turns tabs into spaces. Everything else stays: blocks of
+/// text, quoted and flow values, comments.
 fn quote_values(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 64);
-    for line in text.lines() {
-        let indent = line.len() - line.trim_start_matches([' ', '\t']).len();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let indent = indent_of(line);
         let (margin, rest) = (line[..indent].replace('\t', "  "), &line[indent..]);
         out.push_str(&margin);
-        match key_line(rest) {
-            Some((key, value)) if wants_quotes(value) => {
-                out.push_str(key);
-                out.push_str(": ");
-                push_quoted(&mut out, value);
+        let Some((key, value)) = key_line(rest) else {
+            out.push_str(&rest.replace('\t', " "));
+            out.push('\n');
+            continue;
+        };
+        let deeper = |next: &&str| next.trim().is_empty() || indent_of(next) > indent;
+        out.push_str(key);
+        out.push(':');
+        if is_block_header(value) {
+            out.push(' ');
+            out.push_str(value);
+            out.push('\n');
+            while let Some(next) = lines.next_if(deeper) {
+                out.push_str(&next.replace('\t', "  "));
+                out.push('\n');
             }
-            Some((key, value)) if is_double_quoted(value) => {
-                out.push_str(key);
-                out.push_str(": ");
-                out.push_str(&join_surrogates(value));
+            continue;
+        }
+        if value.is_empty() {
+            out.push('\n');
+            continue;
+        }
+        out.push(' ');
+        let mut whole = value.to_owned();
+        if is_plain(value) && without_comment(value) == value {
+            // The lines below a plain value go on with it.
+            while let Some(next) = lines.next_if(|next| !next.trim().is_empty() && indent_of(next) > indent) {
+                whole.push(' ');
+                whole.push_str(next.trim());
             }
-            _ => out.push_str(&rest.replace('\t', " ")),
+        }
+        let core = without_comment(&whole);
+        if wants_quotes(core) {
+            push_quoted(&mut out, core);
+        } else if is_double_quoted(core) {
+            out.push_str(&join_surrogates(core));
+        } else {
+            out.push_str(&whole.replace('\t', " "));
         }
         out.push('\n');
     }
     out
 }
 
+/// A value without the comment behind it.
+fn without_comment(value: &str) -> &str {
+    let end = match value.chars().next() {
+        Some(quote @ ('"' | '\'')) => match value[1..].find(quote) {
+            Some(_) => value.rfind(quote).map_or(0, |at| at + 1),
+            None => return value,
+        },
+        Some('[') => value.rfind(']').map_or(0, |at| at + 1),
+        Some('{') => value.rfind('}').map_or(0, |at| at + 1),
+        _ => 0,
+    };
+    match value[end..].find(" #") {
+        Some(at) => value[..end + at].trim_end(),
+        None => value,
+    }
+}
+
+fn is_plain(value: &str) -> bool {
+    !value.starts_with(['"', '\'', '[', '{', '|', '>'])
+}
+
 /// Whether YAML would not take it as plain text, though it is meant so.
 fn wants_quotes(value: &str) -> bool {
     let Some(first) = value.chars().next() else { return false };
-    let quoted = |quote: char| value.len() > 1 && value.starts_with(quote) && value.ends_with(quote);
+    let quoted =
+        |quote: char| value.len() > 1 && value.ends_with(quote) && !value[1..value.len() - 1].contains(quote);
     match first {
-        '"' => !quoted('"'),
-        '\'' => !quoted('\''),
+        // Escaped quotes inside are YAML's own affair.
+        '"' => !(quoted('"') || (is_double_quoted(value) && value.contains('\\'))),
+        '\'' => !(quoted('\'') || (value.len() > 1 && value.ends_with('\'') && value.contains("''"))),
         // A flow value is YAML when it is closed; a broken one is text.
         '[' => !value.ends_with(']'),
         '{' => !value.ends_with('}'),
-        '|' | '>' => {
-            value.trim_start_matches(['|', '>', '+', '-', '1', '2', '3', '4', '5', '6', '7', '8', '9']).trim()
-                != ""
-        }
-        '*' | '&' | '!' | '%' | '@' | '`' | ',' | ']' | '}' | '?' => true,
+        '*' | '&' | '!' | '%' | '@' | '`' | ',' | ']' | '}' | '?' | '|' | '>' => true,
         '-' => value.starts_with("- "),
-        _ => value.contains(": ") || value.ends_with(':') || value.contains(" #") || value.contains('\t'),
+        _ => value.contains(": ") || value.ends_with(':') || value.contains('\t'),
     }
 }
 
@@ -142,37 +208,43 @@ fn join_surrogates(value: &str) -> String {
     out
 }
 
-/// The last resort: each `key: value` line by itself, with the indented lines below it.
+/// The last resort: each key with the lines below it by itself, as YAML where it is, else as text.
 fn by_lines(text: &str) -> Yaml {
-    let mut fields: Vec<(String, String)> = Vec::new();
-    let mut open = false;
+    let mut chunks: Vec<(&str, &str, String)> = Vec::new();
     for line in text.lines() {
         let indented = line.starts_with([' ', '\t']);
-        let trimmed = line.trim();
-        if trimmed.is_empty() || trimmed.starts_with('#') {
-            continue;
-        }
         match key_line(line).filter(|_| !indented) {
-            Some((key, value)) => {
-                open = fields.iter().all(|(known, _)| known != key);
-                if open {
-                    let block = value.trim_start_matches(['|', '>', '+', '-']).is_empty();
-                    let value = if block { String::new() } else { unquoted(value).to_owned() };
-                    fields.push((key.to_owned(), value));
+            Some((key, value)) => chunks.push((key, value, format!("{line}\n"))),
+            None => {
+                if let Some((_, _, chunk)) = chunks.last_mut() {
+                    chunk.push_str(line);
+                    chunk.push('\n');
                 }
             }
-            None if indented && open => {
-                if let Some((_, value)) = fields.last_mut() {
-                    if !value.is_empty() {
-                        value.push(' ');
-                    }
-                    value.push_str(trimmed);
-                }
-            }
-            None => open = false,
         }
     }
-    Yaml::Map(fields.into_iter().map(|(key, value)| (key, Yaml::Text(value))).collect())
+    let mut fields: Vec<(String, Yaml)> = Vec::new();
+    for (at, (key, value, chunk)) in chunks.iter().enumerate() {
+        if fields.iter().any(|(known, _)| known == key) {
+            continue;
+        }
+        let parsed =
+            yaml::parse(chunk).ok().filter(|_| at < MAX_CHUNKS).and_then(|(tree, _)| tree.get(key).cloned());
+        fields.push(((*key).to_owned(), parsed.unwrap_or_else(|| Yaml::Text(plain_lines(value, chunk)))));
+    }
+    Yaml::Map(fields)
+}
+
+/// So many keys are tried as YAML of their own.
+const MAX_CHUNKS: usize = 200;
+
+/// The value of a key and the indented lines below it, as one line.
+fn plain_lines(value: &str, chunk: &str) -> String {
+    let block = value.trim_start_matches(['|', '>', '+', '-']).is_empty();
+    let first = if block { "" } else { unquoted(value) };
+    let below = chunk.lines().skip(1).filter(|line| line.starts_with([' ', '\t'])).map(str::trim);
+    let words: Vec<&str> = std::iter::once(first).chain(below).filter(|words| !words.is_empty()).collect();
+    words.join(" ")
 }
 
 fn unquoted(value: &str) -> &str {
@@ -206,6 +278,18 @@ mod tests {
         check("m:\n\tk: v\n", r#"{"m":{"k":"v"}}"#, Some("quoted"));
         check("a: \"\\ud83e\\udd80\"\n", r#"{"a":"🦀"}"#, Some("quoted"));
         check("a: b\na: c\n", r#"{"a":"b"}"#, Some("duplicate-key"));
+        // Only what is broken is touched.
+        check(
+            "s: Foo: bar\nd: |\n  Use when: the user: asks\n  Say: \"foo\" bar\nn: x # the name\nt: [a, b] # t\nq: \"q\" # c\n",
+            r#"{"s":"Foo: bar","d":"Use when: the user: asks\nSay: \"foo\" bar\n","n":"x","t":["a","b"],"q":"q"}"#,
+            Some("quoted"),
+        );
+        check(
+            "d: Does X.\n  Use when: the user asks\nm:\n  v: \"1.0\"\n  t: [a, b]\nl:\n- a\n- b\n",
+            r#"{"d":"Does X. Use when: the user asks","m":{"v":"1.0","t":["a","b"]},"l":["a","b"]}"#,
+            Some("quoted"),
+        );
+        check("a: b\n- c\nm:\n  k: v\n", r#"{"a":"b","m":{"k":"v"}}"#, Some("line-wise"));
         check("", "{}", None);
         check("- a\n- b\n", "{}", Some("not-a-map"));
         check("a: b\n- c\nd: e\n", r#"{"a":"b","d":"e"}"#, Some("line-wise"));

@@ -79,7 +79,7 @@ pub fn read_properties(content: &[u8]) -> Result<Properties, String> {
     let fields = frontmatter(content)?;
     let text = |field: &str| match fields.get(field) {
         None => Err(format!("Missing required field in frontmatter: {field}")),
-        Some(value) => Ok(value.as_text().map(str::trim).unwrap_or_default().to_owned()),
+        Some(value) => Ok(value.as_text().map(python_strip).unwrap_or_default().to_owned()),
     };
     let (name, description) = (text("name")?, text("description")?);
     for (field, value) in [("name", &name), ("description", &description)] {
@@ -106,8 +106,13 @@ pub(super) fn frontmatter(content: &[u8]) -> Result<Yaml, String> {
     }
 }
 
+/// What Python calls white space has four more characters.
+fn python_strip(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
+}
+
 pub(super) fn check_name(name: &Yaml, directory: &str, problems: &mut Vec<String>) {
-    let Some(name) = name.as_text().map(str::trim).filter(|name| !name.is_empty()) else {
+    let Some(name) = name.as_text().map(python_strip).filter(|name| !name.is_empty()) else {
         problems.push("Field 'name' must be a non-empty string".to_owned());
         return;
     };
@@ -143,7 +148,7 @@ fn is_alphanumeric(c: char) -> bool {
 
 pub(super) fn check_description(description: &Yaml, problems: &mut Vec<String>) {
     match description.as_text() {
-        Some(text) if !text.trim().is_empty() => {
+        Some(text) if !python_strip(text).is_empty() => {
             let count = text.chars().count();
             if count > MAX_DESCRIPTION_CHARS {
                 problems.push(format!(

@@ -1,8 +1,9 @@
 //! A YAML tree whose scalars stay text: `1.10` is not `1.1`, and `yes` is not `true`.
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor};
+use serde::de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
 use serde::{Deserializer, Serialize, Serializer};
 
 /// The longest frontmatter that is parsed; the longest of 30,373 real ones has 9,096 bytes.
@@ -90,11 +91,13 @@ pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
     };
     // Twice over the same text: what a scalar would become is decided by serde_yaml before it is
     // asked for; only who asks for text gets it as it is written. So the shape comes first.
-    let shape = ShapeSeed.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
-    let mut duplicates = Vec::new();
-    let tree = TreeSeed { shape: &shape, duplicates: &mut duplicates };
+    // Aliases could make a large tree of a small text; an honest one is no larger than its text.
+    let nodes = Cell::new(text.len() + 1);
+    let shape = ShapeSeed(&nodes).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
+    let mut found = Found { duplicates: Vec::new(), bytes_left: 2 * text.len() + 16 };
+    let tree = TreeSeed { shape: &shape, found: &mut found };
     let tree = tree.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
-    Ok((tree, duplicates))
+    Ok((tree, found.duplicates))
 }
 
 /// The first line where flow style is nested too deeply. Quotes are not understood: a text with so
@@ -125,12 +128,17 @@ enum Shape {
     Tagged(Box<Shape>),
 }
 
+/// Holds how many more nodes there may be.
 #[derive(Clone, Copy)]
-struct ShapeSeed;
+struct ShapeSeed<'c>(&'c Cell<usize>);
 
-impl<'de> DeserializeSeed<'de> for ShapeSeed {
+impl<'de> DeserializeSeed<'de> for ShapeSeed<'_> {
     type Value = Shape;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
+        match self.0.get().checked_sub(1) {
+            Some(left) => self.0.set(left),
+            None => return Err(D::Error::custom("aliases make it larger than its text")),
+        }
         deserializer.deserialize_any(self)
     }
 }
@@ -143,7 +151,7 @@ macro_rules! scalars {
     };
 }
 
-impl<'de> Visitor<'de> for ShapeSeed {
+impl<'de> Visitor<'de> for ShapeSeed<'_> {
     type Value = Shape;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,10 +219,26 @@ impl Visitor<'_> for TextSeed {
     }
 }
 
+/// What is found on the way through a tree.
+struct Found {
+    duplicates: Vec<String>,
+    bytes_left: usize,
+}
+
+impl Found {
+    fn text<E: Error>(&mut self, text: String) -> Result<String, E> {
+        match self.bytes_left.checked_sub(text.len()) {
+            Some(left) => self.bytes_left = left,
+            None => return Err(E::custom("aliases make it larger than its text")),
+        }
+        Ok(text)
+    }
+}
+
 /// Reads what the shape says is there.
 struct TreeSeed<'s, 'd> {
     shape: &'s Shape,
-    duplicates: &'d mut Vec<String>,
+    found: &'d mut Found,
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed<'_, '_> {
@@ -222,7 +246,10 @@ impl<'de> DeserializeSeed<'de> for TreeSeed<'_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Yaml, D::Error> {
         match self.shape {
             Shape::Null => deserializer.deserialize_unit(self),
-            Shape::Scalar => TextSeed.deserialize(deserializer).map(Yaml::Text),
+            Shape::Scalar => {
+                let text = TextSeed.deserialize(deserializer)?;
+                self.found.text(text).map(Yaml::Text)
+            }
             Shape::List(_) => deserializer.deserialize_seq(self),
             Shape::Map(_) => deserializer.deserialize_map(self),
             Shape::Tagged(_) => deserializer.deserialize_any(self),
@@ -246,23 +273,24 @@ impl<'de> Visitor<'de> for TreeSeed<'_, '_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Yaml, A::Error> {
-        let Self { shape: Shape::List(shapes), duplicates } = self else { return Ok(Yaml::Null) };
+        let Self { shape: Shape::List(shapes), found } = self else { return Ok(Yaml::Null) };
         let mut items = Vec::with_capacity(shapes.len());
         for shape in shapes {
-            let Some(item) = access.next_element_seed(TreeSeed { shape, duplicates })? else { break };
+            let Some(item) = access.next_element_seed(TreeSeed { shape, found })? else { break };
             items.push(item);
         }
         Ok(Yaml::List(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Yaml, A::Error> {
-        let Self { shape: Shape::Map(shapes), duplicates } = self else { return Ok(Yaml::Null) };
+        let Self { shape: Shape::Map(shapes), found } = self else { return Ok(Yaml::Null) };
         let mut entries: Vec<(String, Yaml)> = Vec::with_capacity(shapes.len());
         for shape in shapes {
             let Some(key) = access.next_key_seed(TextSeed)? else { break };
-            let value = access.next_value_seed(TreeSeed { shape, duplicates })?;
+            let key = found.text(key)?;
+            let value = access.next_value_seed(TreeSeed { shape, found })?;
             if entries.iter().any(|(known, _)| *known == key) {
-                duplicates.push(key);
+                found.duplicates.push(key);
             } else {
                 entries.push((key, value));
             }
@@ -271,9 +299,9 @@ impl<'de> Visitor<'de> for TreeSeed<'_, '_> {
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, access: A) -> Result<Yaml, A::Error> {
-        let Self { shape: Shape::Tagged(shape), duplicates } = self else { return Ok(Yaml::Null) };
+        let Self { shape: Shape::Tagged(shape), found } = self else { return Ok(Yaml::Null) };
         let (_, value) = access.variant_seed(TextSeed)?;
-        value.newtype_variant_seed(TreeSeed { shape, duplicates })
+        value.newtype_variant_seed(TreeSeed { shape, found })
     }
 }
 
@@ -323,6 +351,8 @@ mod tests {
             bomb += &format!("a{i}: &a{i} [*a{0}, *a{0}, *a{0}, *a{0}]\n", i - 1);
         }
         assert!(parse(&bomb).is_err());
+        let long = format!("x: &a \"{}\"\ny: [{}]\n", "x".repeat(7_000), "*a, ".repeat(1_500));
+        assert!(parse(&long).unwrap_err().message.contains("aliases"));
         assert_eq!(parse("ok: 1\n\tbad: 2\n").unwrap_err().line, 2);
     }
 }

@@ -40,35 +40,43 @@ impl SkillLibrary {
     /// out and how to find it.
     #[must_use]
     pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
-        let skills: Vec<&Skill> =
-            self.list().iter().filter(|skill| !skill.manifest.disable_model_invocation).collect();
-        let all = Catalog { skills: &skills, categories: self.categories(), cap: None, left_out: 0, format };
+        let visible = self.list().iter().filter(|skill| !skill.manifest.disable_model_invocation);
+        let mut skills: Vec<&Skill> = visible.collect();
+        if format == CatalogFormat::Markdown {
+            // Skills without a category first, then by category: what is shown last is dropped first.
+            skills.sort_by(|a, b| (a.category(), &a.path).cmp(&(b.category(), &b.path)));
+        }
+        let categories = self.categories();
+        let all = Catalog { skills: &skills, categories, cap: None, left_out: 0, note: true, format };
         let text = all.render();
         let Some(budget) = budget.filter(|budget| text.chars().count() > *budget) else {
             return Budgeted { text, shortened: false, left_out: 0 };
         };
-        let fits =
-            |catalog: &Catalog<'_>| Some(catalog.render()).filter(|text| text.chars().count() <= budget);
-        let longest =
-            skills.iter().map(|skill| skill.manifest.description.chars().count()).max().unwrap_or(0);
+        let fits = |catalog: &Catalog<'_>| catalog.render().chars().count() <= budget;
+        let lengths = skills.iter().map(|skill| skill.manifest.description.as_str());
+        let lengths = lengths.chain(categories.iter().filter_map(|category| category.description.as_deref()));
+        let longest = lengths.map(|text| text.chars().count()).max().unwrap_or(0);
         let with_cap = |cap| Catalog { cap: Some(cap), ..all };
-        if let Some(cap) = most(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)).is_some()) {
-            let text = with_cap(cap).render();
-            return Budgeted { text, shortened: true, left_out: 0 };
-        }
-        let first = |count: usize| Catalog {
+        let first = |count: usize, note| Catalog {
             skills: &skills[..count],
             cap: Some(0),
             left_out: skills.len() - count,
+            note,
             ..all
         };
-        let count = most(0, skills.len(), |count| fits(&first(count)).is_some());
-        match count {
-            Some(count) => {
-                let text = first(count).render();
-                Budgeted { text, shortened: true, left_out: skills.len() - count }
-            }
-            // Not even the words that say so.
+        // Shorter descriptions; then none; then fewer skills; then not even the words that say so.
+        let chosen = most(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)))
+            .map(with_cap)
+            .or_else(|| Some(with_cap(0)).filter(fits))
+            .or_else(|| {
+                most(1, skills.len(), |count| fits(&first(count, true))).map(|count| first(count, true))
+            })
+            .or_else(|| {
+                most(1, skills.len(), |count| fits(&first(count, false))).map(|count| first(count, false))
+            })
+            .or_else(|| Some(first(0, true)).filter(fits));
+        match chosen {
+            Some(catalog) => Budgeted { text: catalog.render(), shortened: true, left_out: catalog.left_out },
             None => Budgeted { text: String::new(), shortened: true, left_out: skills.len() },
         }
     }
@@ -98,6 +106,8 @@ struct Catalog<'a> {
     /// The longest description; 0 is none.
     cap: Option<usize>,
     left_out: usize,
+    /// Whether it says what was left out.
+    note: bool,
     format: CatalogFormat,
 }
 
@@ -120,6 +130,8 @@ struct JsonCatalog<'a> {
     categories: Vec<JsonCategory<'a>>,
     left_out: usize,
     shortened: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -152,6 +164,9 @@ impl Catalog<'_> {
 
     /// What was left out, and how to find it.
     fn note(&self) -> Option<String> {
+        if !self.note {
+            return None;
+        }
         let more = match self.left_out {
             0 => None,
             1 => Some("1 more skill is not shown; list `/skills` to find it.".to_owned()),
@@ -171,7 +186,7 @@ impl Catalog<'_> {
     fn markdown(&self) -> String {
         let mut text = String::new();
         let mut category = "";
-        for skill in ordered(self.skills) {
+        for skill in self.skills {
             if skill.category() != category {
                 category = skill.category();
                 if !text.is_empty() {
@@ -186,7 +201,9 @@ impl Catalog<'_> {
                     text += &format!("{description}\n\n");
                 }
             }
-            text += &format!("- `{}`", skill.path);
+            // A backtick in a name wants two around it.
+            let tick = if skill.path.contains('`') { "``" } else { "`" };
+            text += &format!("- {tick}{}{tick}", skill.path);
             if skill.manifest.name != skill.leaf() {
                 text += &format!(" ({})", one_line(&skill.manifest.name));
             }
@@ -249,16 +266,10 @@ impl Catalog<'_> {
             categories: categories.collect(),
             left_out: self.left_out,
             shortened: self.cap.is_some(),
+            note: self.note(),
         };
         serde_json::to_string(&catalog).unwrap_or_default()
     }
-}
-
-/// Skills without a category first, then by category, then by path.
-fn ordered<'s>(skills: &[&'s Skill]) -> Vec<&'s Skill> {
-    let mut skills = skills.to_vec();
-    skills.sort_by(|a, b| (a.category(), &a.path).cmp(&(b.category(), &b.path)));
-    skills
 }
 
 fn one_line(text: &str) -> String {
@@ -378,6 +389,33 @@ mod tests {
         assert!(
             few.left_out > 0 && few.text.contains(&format!("{} more skills are not shown", few.left_out))
         );
+    }
+
+    #[test]
+    fn small_budgets_are_used_for_names() {
+        let mut library = SkillLibrary::default();
+        for name in ["a0", "b0"] {
+            let content = format!("---\nname: {name}\ndescription: {}\n---\n", "d".repeat(300));
+            library.register(Skill::in_memory(name, &content).unwrap());
+        }
+        for (budget, names, left_out) in
+            [(0, 0, 2), (6, 0, 2), (7, 1, 1), (14, 2, 0), (80, 2, 0), (110, 2, 0)]
+        {
+            let got = library.catalog(CatalogFormat::Markdown, Some(budget));
+            assert_eq!(got.text.matches("- `").count(), names, "{budget}: {}", got.text);
+            assert_eq!(got.left_out, left_out, "{budget}");
+            assert!(got.text.chars().count() <= budget);
+        }
+    }
+
+    #[test]
+    fn a_long_category_description_is_cut_like_any_other() {
+        let mut library = SkillLibrary::default();
+        library.register(Skill::in_memory("c/a", "---\nname: a\ndescription: Ten chars.\n---\n").unwrap());
+        let described = Category { path: "c".into(), description: Some("word ".repeat(600)) };
+        let library = SkillLibrary::new(library.list().to_vec(), vec![described], Vec::new());
+        let got = library.catalog(CatalogFormat::Markdown, Some(2_900));
+        assert!(got.text.contains("Ten chars.") && got.text.chars().count() > 2_500, "{}", got.text.len());
     }
 
     #[test]

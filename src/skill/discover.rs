@@ -8,7 +8,7 @@ use tracing::instrument;
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary};
 use crate::backend::{S3Backend, SkillPlace, Union};
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, read_description, read_head};
+use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, Size, read_description, read_head};
 use crate::path::VirtualPath;
 
 /// A ranged read of this size holds all but one of 1,500 real frontmatters.
@@ -177,7 +177,12 @@ impl S3Backend {
                 },
             };
             let whole = bytes.len() as u64 >= size;
-            match read_head(&bytes, whole || wanted >= MOST_BYTES, directory, location.as_str()) {
+            match read_head(
+                &bytes,
+                Size { whole, last: whole || wanted >= MOST_BYTES },
+                directory,
+                location.as_str(),
+            ) {
                 Head::More => wanted = MOST_BYTES,
                 Head::Unusable(diagnostics) => return Ok(Err(diagnostics)),
                 Head::Done(manifest, diagnostics) => break (manifest, diagnostics),

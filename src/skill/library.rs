@@ -241,31 +241,46 @@ impl Dependencies {
     }
 }
 
-/// The sets of skills that reach each other, each sorted, sorted.
+/// The sets of skills that reach each other, each sorted, sorted: Kosaraju's two walks.
 fn cycles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
-    let reach = |from: &str| -> BTreeSet<String> {
-        let mut seen = BTreeSet::new();
-        let mut left: Vec<&str> = edges.get(from).into_iter().flatten().copied().collect();
-        while let Some(path) = left.pop() {
-            if seen.insert(path.to_owned()) {
-                left.extend(edges.get(path).into_iter().flatten().copied());
-            }
-        }
-        seen
-    };
-    // Only a skill that depends on something, and is depended on, can lie in a circle.
-    let targets: BTreeSet<&str> = edges.values().flatten().copied().collect();
-    let candidates = edges.iter().filter(|(path, to)| !to.is_empty() && targets.contains(*path));
-    let reached: BTreeMap<&str, BTreeSet<String>> =
-        candidates.map(|(path, _)| (*path, reach(path))).collect();
-    let mut found: BTreeSet<Vec<String>> = BTreeSet::new();
-    for (path, seen) in &reached {
-        if seen.contains(*path) {
-            let back = |other: &&&str| seen.contains(**other) && reached[**other].contains(*path);
-            found.insert(reached.keys().filter(back).map(|path| (*path).to_owned()).collect());
+    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (path, targets) in edges {
+        for target in targets {
+            users.entry(target).or_default().push(path);
         }
     }
-    found.into_iter().collect()
+    // First walk: in which order skills are done with all below them.
+    let (mut seen, mut done) = (BTreeSet::new(), Vec::new());
+    for start in edges.keys() {
+        let mut open = vec![(*start, false)];
+        while let Some((path, left)) = open.pop() {
+            if left {
+                done.push(path);
+            } else if seen.insert(path) {
+                open.push((path, true));
+                open.extend(edges.get(path).into_iter().flatten().map(|target| (*target, false)));
+            }
+        }
+    }
+    // Second walk, against the arrows, from the last one back: each tree is one set.
+    let mut taken: BTreeSet<&str> = BTreeSet::new();
+    let mut found = Vec::new();
+    for start in done.into_iter().rev() {
+        let (mut set, mut open) = (Vec::new(), vec![start]);
+        while let Some(path) = open.pop() {
+            if taken.insert(path) {
+                set.push(path.to_owned());
+                open.extend(users.get(path).into_iter().flatten());
+            }
+        }
+        let loops = set.len() > 1 || edges.get(start).is_some_and(|targets| targets.contains(start));
+        if loops && !set.is_empty() {
+            set.sort();
+            found.push(set);
+        }
+    }
+    found.sort();
+    found
 }
 
 #[cfg(test)]

@@ -196,7 +196,12 @@ impl S3Backend {
     /// The skill that a path or a name means, with a listing that holds all of it.
     async fn find_skill(&self, name: &str) -> Result<(Union, String)> {
         let wanted = skill_name(name);
-        let path = VirtualPath::parse(&format!("/skills/{wanted}"))?;
+        let path = match VirtualPath::parse(&format!("/skills/{wanted}")) {
+            Ok(path) => path,
+            // No path, but perhaps a name in a frontmatter.
+            Err(_) if !wanted.contains('/') => VirtualPath::parse("/skills")?,
+            Err(error) => return Err(error),
+        };
         if path.segments().count() > 1 {
             let union = self.union_around(&path.with_trailing("*")).await?;
             let relative = &path.as_str()["/skills/".len()..];
@@ -212,7 +217,6 @@ impl S3Backend {
 
 /// What people and models write for a skill: its path, `/skills/…`, or its `SKILL.md`.
 fn skill_name(name: &str) -> &str {
-    let name = name.trim();
     let name = name.strip_prefix("/skills/").unwrap_or(name).trim_matches('/');
     match name.rsplit_once('/') {
         Some((skill, file)) if file.eq_ignore_ascii_case("SKILL.md") => skill,

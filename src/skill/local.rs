@@ -57,9 +57,11 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, PathBuf)>) {
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         match entry.file_type() {
-            // Links are not followed: they may lead anywhere, and round in circles.
+            // Linked folders are not followed: they may lead anywhere, and round in circles.
             Ok(kind) if kind.is_dir() && !name.starts_with('.') => folders.push(entry.path()),
-            Ok(kind) if kind.is_file() && name.eq_ignore_ascii_case("SKILL.md") => skill_files.push(name),
+            Ok(_) if name.eq_ignore_ascii_case("SKILL.md") && entry.path().is_file() => {
+                skill_files.push(name);
+            }
             _ => {}
         }
     }
@@ -91,7 +93,10 @@ fn check(folder: PathBuf, file: &Path) -> LocalSkill {
         _ => match std::fs::read(file) {
             Ok(content) => {
                 // `.` has no name of its own.
-                let full = folder.canonicalize().unwrap_or_else(|_| folder.clone());
+                let full = match folder.file_name() {
+                    Some(_) => folder.clone(),
+                    None => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+                };
                 let directory = full.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 let strict_name =
                     file.file_name().is_some_and(|name| name == "SKILL.md" || name == "skill.md");

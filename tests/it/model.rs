@@ -288,7 +288,7 @@ fn embedded_agrees_with_the_model_when_everything_is_there() {
 const LAYERS: [&str; 3] = ["u1/skills/", "shared/acme/skills/", "shared/more/skills/"];
 
 /// Skills above, below and beside each other, loose files, markers, and what is no skill.
-const LAYERED: [&str; 18] = [
+const LAYERED: [&str; 20] = [
     "a/SKILL.md",
     "a/x.md",
     "a/b/SKILL.md",
@@ -307,6 +307,8 @@ const LAYERED: [&str; 18] = [
     "a//odd",
     "d/",
     "c/d/e/SKILL.md",
+    "c/d",
+    "a",
 ];
 
 fn above(path: &str) -> impl Iterator<Item = &str> {
@@ -348,7 +350,9 @@ fn expected_union(model: &Model) -> (BTreeMap<String, usize>, BTreeMap<String, u
         for path in files(layer) {
             let seen = match above(path).find(|up| own.contains(*up)) {
                 Some(skill) => skills.get(skill) == Some(&layer),
-                None => above(path).all(|up| skills.get(up).is_none_or(|other| *other == layer)),
+                None => above(path)
+                    .chain([path])
+                    .all(|place| skills.get(place).is_none_or(|other| *other == layer)),
             };
             if seen {
                 union.entry(path.to_owned()).or_insert(layer);
@@ -366,6 +370,14 @@ async fn check_union(backend: &S3Backend, model: &Model) {
     assert_eq!(files, union.keys().map(|path| format!("/skills/{path}")).collect::<Vec<_>>());
     let paths: Vec<_> = skills.keys().cloned().collect();
     assert_eq!(backend.load_skills(None).await.unwrap(), paths);
+    let directories = |entries: &[skillfs::Entry]| {
+        entries.iter().filter(|e| e.is_directory()).map(|e| e.path.to_string()).collect::<BTreeSet<_>>()
+    };
+    for path in union.keys() {
+        // Whatever is seen can be reached.
+        let parents = above(path).map(|up| format!("/skills/{up}"));
+        assert!(parents.into_iter().all(|up| directories(&all.entries).contains(&up)), "{path}");
+    }
     for category in ["a", "a/b", "c"] {
         let inside = |path: &&String| *path == category || path.starts_with(&format!("{category}/"));
         let wanted: Vec<_> = paths.iter().filter(inside).cloned().collect();
@@ -390,8 +402,10 @@ async fn check_union(backend: &S3Backend, model: &Model) {
                 assert_eq!(backend.stat(&full).await.unwrap().size, Some(content.len() as u64), "{full}");
             }
             None => {
-                assert_eq!(backend.read(&full).await.unwrap_err().kind(), ErrorKind::NotFound, "{full}");
-                assert!(!backend.exists(&full).await.unwrap(), "{full}");
+                let directory = all.entries.iter().any(|e| e.is_directory() && e.path.as_str() == full);
+                let kind = if directory { ErrorKind::IsDirectory } else { ErrorKind::NotFound };
+                assert_eq!(backend.read(&full).await.unwrap_err().kind(), kind, "{full}");
+                assert_eq!(backend.exists(&full).await.unwrap(), directory, "{full}");
             }
         }
     }

@@ -456,6 +456,38 @@ async fn a_catalogue_of_200_skills_costs_one_listing_and_200_ranged_requests() {
 }
 
 #[tokio::test]
+async fn layers_cost_one_listing_each() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    for (key, content) in [
+        ("u1/skills/a/one/SKILL.md", skill("one")),
+        ("shared/acme/skills/a/two/SKILL.md", skill("two")),
+        ("shared/acme/skills/b/three/SKILL.md", skill("three")),
+    ] {
+        embedded.put(&bucket.name, key, content).await.unwrap();
+    }
+    let wire = Wire::start(Some(&bucket.endpoint), |_, _| Reply::Forward).await;
+    let libraries = vec![LibraryId::parse("acme").unwrap()];
+    let backend =
+        bucket.through(&wire.endpoint).await.session(&Session { libraries, ..session("u1", "1", "k1") });
+    backend.ls("/skills/a").await.unwrap();
+    assert_eq!(counts(&wire), (2, 0, 2));
+    backend.exists("/skills/a/two").await.unwrap();
+    assert_eq!(counts(&wire), (2, 0, 2));
+    backend.read("/skills/a/two/SKILL.md").await.unwrap();
+    assert_eq!(counts(&wire), (2, 1, 3));
+    backend.load_skills(None).await.unwrap();
+    assert_eq!(counts(&wire), (2, 0, 2));
+    backend.load_skill("a/two").await.unwrap();
+    assert_eq!(counts(&wire), (2, 1, 3));
+    backend.skills(Some("a")).await.unwrap();
+    assert_eq!(counts(&wire), (2, 2, 4));
+    // The other mounts have one layer, and cost what they cost.
+    backend.exists("/workspace/x.md").await.unwrap();
+    assert_eq!(wire.operations(), ["HEAD", "LIST"]);
+}
+
+#[tokio::test]
 async fn a_skill_of_1_104_files_does_not_cost_a_request_a_file() {
     let mut objects: Vec<(String, String)> =
         (0..1_103).map(|i| (format!("u1/skills/c/big/references/f{i:04}.md"), "x".to_owned())).collect();

@@ -82,6 +82,11 @@ fn hostile_frontmatter_is_bounded_and_told() {
         ("duplicate keys", "description: twice\n".to_owned(), "duplicate-key"),
         ("tabs", "m:\n\tk: v\n".to_owned(), "quoted"),
         ("many keys", many, "long-frontmatter"),
+        (
+            "one long text, many aliases",
+            format!("x: &a \"{}\"\ny: [{}]\n", "x".repeat(7_000), "*a, ".repeat(1_500)),
+            "line-wise",
+        ),
         ("deep lists", format!("x:\n  {}y\n", "- ".repeat(5_000)), "line-wise"),
     ] {
         let content = format!("---\nname: x\ndescription: d\n{fields}---\nBody\n");
@@ -90,6 +95,9 @@ fn hostile_frontmatter_is_bounded_and_told() {
         assert_eq!(document.manifest.description, "d", "{name}");
         assert!(document.diagnostics.iter().any(|d| d.code == code), "{name}: {:?}", document.diagnostics);
         assert!(!validate(content.as_bytes(), "x").is_empty(), "{name}");
+        // A small file makes a small skill.
+        let size = serde_json::to_string(&document.manifest).unwrap().len();
+        assert!(size < 100_000, "{name}: {size} bytes");
     }
     let tagged =
         Document::load(b"---\nname: !!str x\ndescription: !custom d\n---\n", "x", "SKILL.md").unwrap();
