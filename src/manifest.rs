@@ -6,6 +6,7 @@
 
 mod fields;
 mod load;
+mod quoted;
 mod repair;
 mod strict;
 mod validate;

@@ -5,8 +5,8 @@
 
 mod body;
 mod client;
-mod count;
 mod failure;
+mod intercept;
 
 use std::time::{Duration, SystemTime};
 
@@ -17,9 +17,9 @@ use percent_encoding::percent_decode_str;
 use tracing::instrument;
 
 pub(crate) use self::body::Body;
-use self::count::Counters;
-pub use self::count::RequestCounts;
 use self::failure::Failure;
+use self::intercept::Counters;
+pub use self::intercept::RequestCounts;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 
+use super::quoted::{Quoted, fold};
 use super::yaml::{Yaml, YamlError};
 
 /// Deeper nesting than this is refused; the reference library runs out of stack some way behind it.
@@ -445,124 +446,6 @@ fn is_long_key(rest: &str) -> bool {
 /// Whether this colon ends a key.
 fn ends_key(rest: &str) -> bool {
     rest == ":" || rest.starts_with(": ") || rest.starts_with(":\t")
-}
-
-/// One line break is a space; more are one less.
-fn fold(text: &mut String, blank: usize) {
-    match blank {
-        0 => text.push(' '),
-        lines => text.extend(std::iter::repeat_n('\n', lines)),
-    }
-}
-
-/// A quoted scalar that comes line by line.
-struct Quoted {
-    quote: char,
-    text: String,
-    /// Where the content of the line at hand begins in `text`: spaces before it are its own.
-    kept: usize,
-    blank: usize,
-    first: bool,
-    escaped_break: bool,
-}
-
-impl Quoted {
-    fn new(quote: char) -> Self {
-        Self { quote, text: String::new(), kept: 0, blank: 0, first: true, escaped_break: false }
-    }
-
-    fn next_line(&mut self) {
-        self.first = false;
-    }
-
-    /// Takes a line; tells where behind the closing quote it goes on, `None` when it is not there.
-    fn feed(&mut self, line: &str) -> std::result::Result<Option<usize>, String> {
-        let content = if self.first { line } else { line.trim_start_matches([' ', '\t']) };
-        let offset = line.len() - content.len();
-        if !self.first {
-            if content.is_empty() {
-                self.blank += 1;
-                return Ok(None);
-            }
-            if !std::mem::take(&mut self.escaped_break) || self.blank > 0 {
-                fold(&mut self.text, self.blank);
-            }
-            self.blank = 0;
-            self.kept = self.text.len();
-        }
-        let mut chars = content.char_indices().peekable();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                '\'' if self.quote == '\'' => {
-                    if chars.next_if(|(_, next)| *next == '\'').is_none() {
-                        return Ok(Some(offset + at + 1));
-                    }
-                    self.text.push('\'');
-                    self.kept = self.text.len();
-                }
-                '"' if self.quote == '"' => return Ok(Some(offset + at + 1)),
-                '\\' if self.quote == '"' => {
-                    let Some((_, escape)) = chars.next() else {
-                        self.escaped_break = true;
-                        self.kept = self.text.len();
-                        break;
-                    };
-                    self.escape(escape, &mut chars)?;
-                    self.kept = self.text.len();
-                }
-                c => self.text.push(c),
-            }
-        }
-        // Spaces before a line break are not part of the text.
-        let trimmed = self.text[self.kept..].trim_end_matches([' ', '\t']).len();
-        self.text.truncate(self.kept + trimmed);
-        Ok(None)
-    }
-
-    fn escape(
-        &mut self,
-        escape: char,
-        chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>,
-    ) -> std::result::Result<(), String> {
-        let digits = match escape {
-            'x' => 2,
-            'u' => 4,
-            'U' => 8,
-            _ => 0,
-        };
-        if digits > 0 {
-            let mut code = 0u32;
-            for _ in 0..digits {
-                let digit = chars.next().and_then(|(_, c)| c.to_digit(16));
-                code = code.wrapping_mul(16)
-                    + digit.ok_or_else(|| format!("`\\{escape}` wants {digits} hex digits"))?;
-            }
-            // Half a surrogate pair is no character.
-            self.text.push(char::from_u32(code).unwrap_or('\u{fffd}'));
-            return Ok(());
-        }
-        self.text.push(match escape {
-            '0' => '\0',
-            'a' => '\u{7}',
-            'b' => '\u{8}',
-            't' | '\t' => '\t',
-            'n' => '\n',
-            'v' => '\u{b}',
-            'f' => '\u{c}',
-            'r' => '\r',
-            'e' => '\u{1b}',
-            ' ' => ' ',
-            '"' => '"',
-            '/' => '/',
-            '\\' => '\\',
-            'N' => '\u{85}',
-            '_' => '\u{a0}',
-            'L' => '\u{2028}',
-            'P' => '\u{2029}',
-            other => return Err(format!("`\\{other}` is no escape")),
-        });
-        Ok(())
-    }
 }
 
 fn join_block(lines: &[String], literal: bool, chomp: char, at_end: bool) -> String {

@@ -16,7 +16,7 @@ use aws_sdk_s3::config::{
 };
 use aws_smithy_http_client::tls;
 
-use super::count::CheckRange;
+use super::intercept::CheckRange;
 use super::{Counters, Store};
 use crate::config::{Settings, StaticCredentials, Timeouts, check_region};
 use crate::error::Result;

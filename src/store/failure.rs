@@ -6,7 +6,7 @@ use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
 use super::corrupt;
-use super::count::Contradiction;
+use super::intercept::Contradiction;
 use crate::config::{credentials_hint, env};
 use crate::error::{Error, ErrorKind, shorten};
 

@@ -435,7 +435,7 @@ async fn a_catalogue_of_200_skills_costs_one_listing_and_200_ranged_requests() {
         .map(|i| (format!("u1/skills/c{}/s{i:03}/SKILL.md", i % 4), skill(&format!("s{i:03}"))))
         .collect();
     objects.push(("u1/skills/c0/s000/references/guide.md".into(), "x".into()));
-    let (wire, backend) = counted(objects, || Reply::ForwardAfter(Duration::from_millis(250))).await;
+    let (wire, backend) = counted(objects, || Reply::ForwardAfter(Duration::from_millis(800))).await;
     let library = backend.skills(None).await.unwrap();
     assert_eq!(library.list().len(), 200);
     let requests = wire.take();
