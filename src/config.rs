@@ -104,10 +104,7 @@ impl Settings {
         if let Some(region) = &self.region {
             check_region(region)?;
         }
-        match &self.credentials {
-            Some(credentials) => credentials.check(),
-            None => check_aws_variables(),
-        }
+        self.credentials.as_ref().map_or(Ok(()), StaticCredentials::check)
     }
 }
 
@@ -160,7 +157,7 @@ pub(crate) fn check_region(region: &str) -> Result<()> {
 }
 
 /// The same for credentials, wherever we can see them. A `.env` file with Windows line ends is enough.
-fn check_aws_variables() -> Result<()> {
+pub(crate) fn check_aws_variables() -> Result<()> {
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
         check_secret(name, &var(name).unwrap_or_default())?;
     }

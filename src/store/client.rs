@@ -18,7 +18,7 @@ use aws_smithy_http_client::tls;
 
 use super::intercept::CheckRange;
 use super::{Counters, Store};
-use crate::config::{Settings, StaticCredentials, Timeouts, check_region};
+use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
 use crate::error::Result;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
@@ -35,6 +35,9 @@ impl Store {
     /// instance for its region.
     pub(crate) async fn connect(settings: &Settings) -> Result<Self> {
         settings.check()?;
+        if settings.credentials.is_none() {
+            check_aws_variables()?;
+        }
         let http = aws_smithy_http_client::Builder::new()
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(settings.max_idle_connections)

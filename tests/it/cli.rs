@@ -306,6 +306,11 @@ fn what_would_break_a_header_is_wrong_usage() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
         assert!(stderr.contains("error: ") && stderr.contains("hint: "), "{name}: {stderr}");
+        // A local store asks for no credentials, and minds none.
+        let data = DATA.path().to_str().unwrap();
+        let local =
+            program().env(name, value).args(["--embedded", data, "--user", "ana", "ls", "/skills"]).output();
+        assert_eq!(local.unwrap().status.code(), Some(0), "{name}");
     }
 }
 
