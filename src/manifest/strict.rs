@@ -342,7 +342,7 @@ impl Parser {
             if comment {
                 return Err(self.error("a text cannot go on behind a comment"));
             }
-            rest.to_owned().clone_into(&mut line);
+            rest.clone_into(&mut line);
         }
     }
 
@@ -381,7 +381,7 @@ impl Parser {
                 self.row = start;
                 return Err(self.error("the quote is never closed"));
             }
-            self.line().to_owned().clone_into(&mut line);
+            self.line().clone_into(&mut line);
             if line == "..." || line.starts_with("... ") {
                 return Err(self.error("the document ends inside a quote"));
             }
