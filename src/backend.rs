@@ -8,7 +8,6 @@ mod union;
 
 use std::sync::Arc;
 
-pub use self::list::Depth;
 pub use self::read::{FileBytes, TextFile, Window};
 pub(crate) use self::union::{SkillPlace, Union};
 use crate::config::Settings;

@@ -8,6 +8,15 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::path::VirtualPath;
 
+/// How far a listing goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// The entries of the directory.
+    One,
+    /// Everything below the directory.
+    All,
+}
+
 /// A file or a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]

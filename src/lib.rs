@@ -114,9 +114,9 @@ mod skill;
 #[doc(hidden)]
 pub mod cli;
 
-pub use crate::backend::{Depth, FileBytes, S3Backend, SkillFs, TextFile, Window};
+pub use crate::backend::{FileBytes, S3Backend, SkillFs, TextFile, Window};
 pub use crate::config::{Settings, StaticCredentials, Timeouts, env};
-pub use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
+pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 pub use crate::manifest::{

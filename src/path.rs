@@ -134,11 +134,6 @@ impl VirtualPath {
         Some(Self(format!("{base}/{relative}")))
     }
 
-    /// A path of one more name, for asking what lies around it; never sent anywhere.
-    pub(crate) fn with_trailing(&self, name: &'static str) -> Self {
-        Self(format!("{}/{name}", self.0))
-    }
-
     /// The same path with `.md` behind it, when its last name has no dot and the
     /// result is still a valid name.
     pub(crate) fn with_md(&self) -> Option<Self> {

@@ -130,6 +130,12 @@ impl ResourceKind {
     }
 }
 
+/// Whether a path is a category or lies in it. A whole name counts: `ab` is not in `a`.
+fn is_within(path: &str, category: &str) -> bool {
+    let rest = path.strip_prefix(category);
+    category.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// A directory that holds skills.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

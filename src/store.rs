@@ -20,6 +20,7 @@ pub(crate) use self::body::Body;
 use self::failure::Failure;
 use self::intercept::Counters;
 pub use self::intercept::RequestCounts;
+use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
 
@@ -44,13 +45,6 @@ pub(crate) struct Meta {
     pub(crate) size: u64,
     pub(crate) modified: Option<SystemTime>,
     pub(crate) etag: Option<String>,
-}
-
-/// How far below a prefix a listing goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Depth {
-    One,
-    All,
 }
 
 /// One page of a listing, in key order.

@@ -8,20 +8,11 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::union::below_mount;
-use crate::entry::{Entry, EntryKind, Listing, Page, Tree};
+use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{self, Listed, Lister};
-
-/// How far a listing goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Depth {
-    /// The entries of the directory.
-    One,
-    /// Everything below the directory.
-    All,
-}
 
 impl S3Backend {
     /// The entries of a directory, sorted by path bytes.
@@ -171,11 +162,7 @@ impl Walk {
                     return Ok(Some(page));
                 }
             };
-            let depth = match self.depth {
-                Depth::One => store::Depth::One,
-                Depth::All => store::Depth::All,
-            };
-            let lister = self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), depth));
+            let lister = self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), self.depth));
             let items =
                 lister.next(self.backend.store()).await.map_err(|e| e.during("list", directory.path()))?;
             let Some(items) = items else {
@@ -206,19 +193,15 @@ impl Walk {
     /// All layers together, as one page.
     async fn layered(&self, path: &VirtualPath) -> Result<Page> {
         let relative = below_mount(path);
-        let union = if self.depth == Depth::One && relative.contains('/') {
-            self.backend.union_around(path).await?
-        } else {
-            // The whole mount: what lies directly in it may be hidden by what lies below.
-            self.backend.union(&VirtualPath::top_level("skills")).await?
-        };
-        if !union.is_directory(relative) {
-            return Err(match union.file(relative) {
-                Some(_) => not_a_directory(path),
-                None => S3Backend::not_found(path),
-            });
+        let union = self.backend.union_of_first(path).await?;
+        if union.is_directory(relative) {
+            return Ok(union.entries(&VirtualPath::top_level("skills"), relative, self.depth == Depth::All));
         }
-        Ok(union.entries(&VirtualPath::top_level("skills"), relative, self.depth == Depth::All))
+        // No directory: what else it is, is worth another look.
+        Err(match self.backend.union_around(path).await?.file(relative) {
+            Some(_) => not_a_directory(path),
+            None => S3Backend::not_found(path),
+        })
     }
 
     /// A mount may be empty. Anything else without a key is a file or nothing.

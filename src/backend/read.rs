@@ -97,7 +97,7 @@ impl S3Backend {
     /// size, after at most 64 KiB where the beginning tells; [`ErrorKind::TooLarge`] beyond
     /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes): read a window instead.
     pub async fn read(&self, path: impl IntoPath) -> Result<TextFile> {
-        self.read_text(path.into_path()?, None).await
+        self.read_text(path.into_path()?, None, None).await
     }
 
     /// Reads a window of lines. A window behind the end is empty, not an error.
@@ -108,7 +108,7 @@ impl S3Backend {
     /// # Errors
     /// As [`S3Backend::read`]; [`ErrorKind::TooLarge`] only when the window itself is.
     pub async fn read_window(&self, path: impl IntoPath, window: Window) -> Result<TextFile> {
-        self.read_text(path.into_path()?, Some(window)).await
+        self.read_text(path.into_path()?, None, Some(window)).await
     }
 
     /// Reads bytes, text or not: all of them or a range. A range behind the end is empty.
@@ -159,22 +159,28 @@ impl S3Backend {
         Ok(FileBytes { path, bytes: bytes.into(), size: meta.size, modified: meta.modified, etag: meta.etag })
     }
 
+    /// Reads a text file whole, of the layer where a listing found it.
+    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, layer: usize) -> Result<TextFile> {
+        self.read_text(path.clone(), Some(layer), None).await
+    }
+
     #[instrument(name = "read", skip_all, fields(?path, ?window))]
-    async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
+    async fn read_text(
+        &self,
+        path: VirtualPath,
+        layer: Option<usize>,
+        window: Option<Window>,
+    ) -> Result<TextFile> {
         let mut retries = Retries::default();
         loop {
-            let read = self.read_text_once(&path, window).await;
+            let read = self.read_text_once(&path, layer, window).await;
             if !retries.again(&read) {
                 return read;
             }
         }
     }
 
-    async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
-        self.read_text_from(path, None, window).await
-    }
-
-    async fn read_text_from(
+    async fn read_text_once(
         &self,
         path: &VirtualPath,
         layer: Option<usize>,
@@ -288,17 +294,6 @@ impl S3Backend {
         match fetched.map_err(|e| e.during("read", path))? {
             Fetched::Found { meta: now, body } if now.etag == meta.etag && now.size == meta.size => Ok(body),
             _ => Err(changed()),
-        }
-    }
-
-    /// Reads a text file whole, of one layer where a listing found it.
-    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, layer: usize) -> Result<TextFile> {
-        let mut retries = Retries::default();
-        loop {
-            let read = self.read_text_from(path, Some(layer), None).await;
-            if !retries.again(&read) {
-                return read;
-            }
         }
     }
 

@@ -5,11 +5,11 @@ use tracing::instrument;
 use super::S3Backend;
 use super::list::file;
 use super::union::Found;
-use crate::entry::Entry;
+use crate::entry::{Depth, Entry};
 use crate::error::{ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{self, Lister, Meta};
+use crate::store::{Lister, Meta};
 
 impl S3Backend {
     /// What is known of a file or directory. Where both have the name, the file answers.
@@ -82,7 +82,7 @@ impl S3Backend {
 
     /// Whether any key lies in it. One request; it also tells a missing bucket from a missing key.
     pub(super) async fn is_directory(&self, directory: &Directory) -> Result<bool> {
-        let mut lister = Lister::new(directory.prefix(), store::Depth::All).page_size(1);
+        let mut lister = Lister::new(directory.prefix(), Depth::All).page_size(1);
         let first = lister.next(self.store()).await.map_err(|e| e.during("look at", directory.path()))?;
         Ok(first.is_some())
     }

@@ -10,12 +10,12 @@ use futures_util::future::try_join_all;
 
 use super::S3Backend;
 use super::list::file;
-use crate::entry::{Entry, Page};
+use crate::entry::{Depth, Entry, Page};
 use crate::error::Result;
 use crate::id::LibraryId;
 use crate::mount::{Directory, Location};
 use crate::path::VirtualPath;
-use crate::store::{self, ByteRange, Fetched, Listed, Lister, Meta};
+use crate::store::{ByteRange, Fetched, Listed, Lister, Meta};
 
 /// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
 #[derive(Debug, Default)]
@@ -108,19 +108,18 @@ impl S3Backend {
         }
     }
 
-    /// The part of `/skills` that decides what a path is: skills that hide each other share their
-    /// first name.
-    pub(crate) async fn union_around(&self, path: &VirtualPath) -> Result<Union> {
-        let mut segments = path.segments();
-        let (mount, first, more) = (segments.next(), segments.next(), segments.next());
-        let around = match (mount, first, more) {
-            (Some(mount), Some(first), Some(_)) => {
-                VirtualPath::root().join_exact(&format!("{mount}/{first}")).unwrap_or_else(|| path.clone())
-            }
-            (Some(mount), ..) => VirtualPath::root().join_exact(mount).unwrap_or_else(|| path.clone()),
-            _ => path.clone(),
-        };
-        self.union(&around).await
+    /// All that lies below the first name of a path. Skills that hide each other share it, so this
+    /// is enough to tell what is seen there.
+    pub(crate) async fn union_of_first(&self, path: &VirtualPath) -> Result<Union> {
+        let first = below_mount(path).split('/').next().unwrap_or_default();
+        let skills = VirtualPath::top_level("skills");
+        self.union(&skills.join_exact(first).unwrap_or(skills)).await
+    }
+
+    /// The part of `/skills` that tells what a path is, be it a file or a directory.
+    pub(super) async fn union_around(&self, path: &VirtualPath) -> Result<Union> {
+        // Whether the first name is a file itself, only the whole mount can tell.
+        if below_mount(path).contains('/') { self.union_of_first(path).await } else { self.union_all().await }
     }
 
     async fn layer(&self, top: &Directory, layer: usize, under: &VirtualPath) -> Result<LayerListing> {
@@ -129,7 +128,7 @@ impl S3Backend {
             Location::Root | Location::Layered => return Ok(LayerListing::default()),
         };
         let mut listing = LayerListing::default();
-        let mut lister = Lister::new(directory.prefix(), store::Depth::All);
+        let mut lister = Lister::new(directory.prefix(), Depth::All);
         while let Some(items) = lister.next(self.store()).await.map_err(|e| e.during("list", under))? {
             for item in items {
                 if let Listed::Object { key, meta } = item

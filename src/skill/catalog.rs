@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Category, Skill, SkillLibrary};
+use super::{Category, Skill, SkillLibrary, is_within};
 
 /// A description is not cut shorter than this: less says nothing. Then it is dropped.
 const SHORTEST_DESCRIPTION: usize = 20;
@@ -248,10 +248,7 @@ impl Catalog<'_> {
             library: skill.library.as_ref().map(crate::id::LibraryId::as_str),
         });
         let used = |category: &&Category| {
-            self.skills.iter().any(|skill| {
-                let rest = skill.category().strip_prefix(category.path.as_str());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            })
+            self.skills.iter().any(|skill| is_within(skill.category(), &category.path))
         };
         let categories = self.categories.iter().filter(used).map(|category| JsonCategory {
             path: &category.path,

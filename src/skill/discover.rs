@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
-use super::{Category, Resource, ResourceKind, Skill, SkillLibrary};
+use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
 use crate::backend::{S3Backend, SkillPlace, Union};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, Size, read_description, read_head};
@@ -53,9 +53,14 @@ impl S3Backend {
     #[instrument(name = "skills", skip_all, fields(?category))]
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
         let (union, category) = self.discover(category).await?;
-        let Selection { skills, mut diagnostics } = self.select(&union, category.as_deref());
-        let categories = self.categories(&union, &skills, category.as_deref()).await?;
-        let heads = skills.into_iter().map(|(path, place)| self.head_of(&union, path, place));
+        self.read_library(&union, category.as_deref()).await
+    }
+
+    /// Reads the skills that a listing found.
+    pub(super) async fn read_library(&self, union: &Union, category: Option<&str>) -> Result<SkillLibrary> {
+        let Selection { skills, mut diagnostics } = self.select(union, category);
+        let categories = self.categories(union, &skills, category).await?;
+        let heads = skills.into_iter().map(|(path, place)| self.head_of(union, path, place));
         let read: Vec<_> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
         let mut found = Vec::new();
         for skill in read {
@@ -71,7 +76,7 @@ impl S3Backend {
     pub(super) async fn discover(&self, category: Option<&str>) -> Result<(Union, Option<String>)> {
         let path = category_path(category)?;
         let union = match &path {
-            Some(path) => self.union_around(&path.with_trailing("*")).await?,
+            Some(path) => self.union_of_first(path).await?,
             None => self.union_all().await?,
         };
         let relative = path.as_ref().map(|path| path.as_str()["/skills/".len()..].to_owned());
@@ -89,12 +94,7 @@ impl S3Backend {
     /// Which skills of a listing count, sorted by path.
     pub(super) fn select<'u>(&self, union: &'u Union, category: Option<&str>) -> Selection<'u> {
         let mut selection = Selection { skills: Vec::new(), diagnostics: Vec::new() };
-        let inside = |path: &str| match category {
-            None => true,
-            Some(category) => {
-                path.strip_prefix(category).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
-        };
+        let inside = |path: &str| is_within(path, category.unwrap_or_default());
         let mut say = |path: &str, severity, code, message: String| {
             let file = format!("/skills/{path}");
             selection.diagnostics.push(Diagnostic { file, line: None, severity, code, message });
@@ -225,7 +225,7 @@ impl S3Backend {
         for (skill, _) in skills {
             paths.extend(skill.match_indices('/').map(|(at, _)| &skill[..at]));
         }
-        let inside = |path: &&str| within.is_none_or(|within| path.starts_with(within));
+        let inside = |path: &&str| is_within(path, within.unwrap_or_default());
         let described = paths.into_iter().filter(inside).map(|path| async move {
             let file = format!("{path}/DESCRIPTION.md");
             let description = match union.file(&file) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::{Category, Skill};
+use super::{Category, Skill, is_within};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Severity};
 
@@ -116,11 +116,7 @@ impl SkillLibrary {
     #[must_use]
     pub fn by_category(&self, category: &str) -> Vec<&Skill> {
         let category = category.trim_matches('/');
-        let inside = |skill: &&Skill| {
-            let rest = skill.category().strip_prefix(category);
-            category.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        self.skills.iter().filter(inside).collect()
+        self.skills.iter().filter(|skill| is_within(skill.category(), category)).collect()
     }
 
     /// Adds a skill, or takes the place of the one at its path.
@@ -371,6 +367,17 @@ mod tests {
         let chain: Vec<(&str, &str)> = chain.iter().map(|(a, b)| (a.as_str(), b.as_str())).collect();
         let deep = self::library(&chain).dependencies();
         assert_eq!(deep.diagnostics.iter().filter(|d| d.code == "deep-dependency").count(), 3);
+    }
+
+    #[test]
+    fn a_skill_in_memory_needs_a_path_and_a_text() {
+        let skill =
+            |path: &str, content: &str| Skill::in_memory(path, content).map(|s| s.path).map_err(|e| e.kind());
+        assert_eq!(skill("/skills/a/b/SKILL.md", "# Text\n"), Ok("a/b".to_owned()));
+        for path in ["", "/", "/skills/", "a/../b"] {
+            assert_eq!(skill(path, "# Text\n"), Err(ErrorKind::InvalidPath), "{path}");
+        }
+        assert_eq!(skill("a", ""), Err(ErrorKind::InvalidSkill));
     }
 
     #[test]

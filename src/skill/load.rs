@@ -203,15 +203,15 @@ impl S3Backend {
             Err(error) => return Err(error),
         };
         if path.segments().count() > 1 {
-            let union = self.union_around(&path.with_trailing("*")).await?;
+            let union = self.union_of_first(&path).await?;
             let relative = &path.as_str()["/skills/".len()..];
             if union.skill(relative).is_some() {
                 return Ok((union, relative.to_owned()));
             }
         }
-        let library = self.skills(None).await?;
-        let found = library.find(wanted)?.path.clone();
-        Ok((self.union_all().await?, found))
+        let union = self.union_all().await?;
+        let found = self.read_library(&union, None).await?.find(wanted)?.path.clone();
+        Ok((union, found))
     }
 }
 
@@ -245,8 +245,13 @@ fn yaml_text(text: &str) -> String {
 }
 
 pub(super) fn in_memory(path: &str, content: &str) -> Result<Skill> {
-    let parsed = VirtualPath::parse(&format!("/skills/{}/SKILL.md", skill_name(path)))?;
-    let relative = parsed.as_str()["/skills/".len()..].trim_end_matches("/SKILL.md").to_owned();
+    let directory = VirtualPath::parse(&format!("/skills/{}", skill_name(path)))?;
+    let parsed = VirtualPath::parse(&format!("{directory}/SKILL.md"))?;
+    let Some(relative) = directory.as_str().strip_prefix("/skills/").map(str::to_owned) else {
+        return Err(Error::new(ErrorKind::InvalidPath, "a skill needs a path of its own below `/skills`")
+            .at(path)
+            .with_hint("name it as `category/skill`"));
+    };
     let leaf = relative.rsplit('/').next().unwrap_or_default();
     let document = Document::load(content.as_bytes(), leaf, parsed.as_str()).map_err(|said| {
         let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());

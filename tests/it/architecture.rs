@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::rust_files;
+
 /// From the ground up: a room may use those before it, and itself.
 const LAYERS: [&str; 13] = [
     "error", "path", "id", "mount", "text", "entry", "manifest", "config", "embedded", "store", "backend",
@@ -21,23 +23,9 @@ const SECRETS: [(&str, &[&str]); 7] = [
 ];
 
 fn sources() -> Vec<(String, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let name = path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
-                // What tests do is their own affair.
-                let text = std::fs::read_to_string(&path).unwrap();
-                let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
-                files.push((name, code));
-            }
-        }
-    }
+    // What tests do is their own affair.
+    let code = |text: String| text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
+    let files: Vec<_> = rust_files("src").into_iter().map(|(name, text)| (name, code(text))).collect();
     assert!(files.len() > 15);
     files
 }

@@ -22,6 +22,7 @@ mod listing;
 mod model;
 mod reading;
 mod semantics;
+mod skill_costs;
 mod skills;
 mod specification;
 mod tenancy;

@@ -3,30 +3,19 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use crate::support::rust_files;
+
 fn test_names() -> BTreeSet<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut folders = vec![root.join("src"), root.join("tests")];
+    let own =
+        |text: String| text.split_once("mod tests {").map(|(_, tests)| tests.to_owned()).unwrap_or_default();
+    let unit = rust_files("src").into_iter().map(|(_, text)| own(text));
     let mut names = BTreeSet::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let text = if path.starts_with(root.join("src")) {
-                    text.split_once("mod tests {").map(|(_, tests)| tests.to_owned()).unwrap_or_default()
-                } else {
-                    text
-                };
-                let functions = text.lines().filter_map(|line| {
-                    let line = line.trim_start();
-                    let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
-                    Some(rest.split('(').next()?.to_owned())
-                });
-                names.extend(functions);
-            }
-        }
+    for text in unit.chain(rust_files("tests").into_iter().map(|(_, text)| text)) {
+        names.extend(text.lines().filter_map(|line| {
+            let line = line.trim_start();
+            let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
+            Some(rest.split('(').next()?.to_owned())
+        }));
     }
     names
 }

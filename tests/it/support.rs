@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 /// Where LocalStack listens; `make test` sets it.
 pub const LOCALSTACK: &str = "SKILLFS_TEST_LOCALSTACK";
 
-/// Why a test that needs it is not run by a plain `cargo test`.
+/// Runs each case on every server: a plain `cargo test` on the embedded store, `make test` on all.
 macro_rules! on_every_server {
     ($($case:ident),+ $(,)?) => {
         mod embedded {
@@ -153,6 +153,24 @@ fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
         .force_path_style(true)
         .build();
     Client::from_conf(config)
+}
+
+/// All Rust files below a folder of the project, with their path in it.
+pub fn rust_files(folder: &str) -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let name = path.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
+                files.push((name, std::fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    files
 }
 
 /// `path` for a file, `path/` for a directory.
