@@ -5,6 +5,7 @@
 //! key and knows no users.
 
 mod db;
+mod parts;
 mod service;
 mod upload;
 
@@ -91,7 +92,7 @@ impl Embedded {
 
     fn over(db: Db) -> Self {
         let db = Arc::new(db);
-        let mut builder = S3ServiceBuilder::new(service::Service(db.clone()));
+        let mut builder = S3ServiceBuilder::new(service::Service::new(db.clone()));
         builder.set_auth(SimpleAuth::from_single(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
         Self { db, service: builder.build() }
     }

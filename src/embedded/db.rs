@@ -12,7 +12,7 @@ use bytes::Bytes;
 use redb::backends::InMemoryBackend;
 use redb::{
     Database, DatabaseError, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageError, Table,
-    TableDefinition,
+    TableDefinition, WriteTransaction,
 };
 use s3s::crypto::{Checksum as _, Md5};
 
@@ -30,6 +30,8 @@ const OBJECTS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("objec
 const CHUNKS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("chunks");
 /// Owners of chunks whose object is not there yet. What a killed process left here goes at the next start.
 const PENDING: TableDefinition<'_, u64, ()> = TableDefinition::new("pending");
+/// Of an object that came in parts: the owner and the size of each part's chunks, in order.
+const SEGMENTS: TableDefinition<'_, u64, Vec<(u64, u64)>> = TableDefinition::new("segments");
 
 /// Headers that are kept with an object, as name and value.
 pub(super) type Attributes = Vec<(String, String)>;
@@ -95,6 +97,14 @@ impl Record {
         Self { owner, size, modified: now(), etag: hex(&md5), attributes }
     }
 
+    /// Made now of parts: the ETag is the MD5 of their MD5s, and tells how many they were.
+    fn of_parts(owner: u64, parts: &[StoredPart], attributes: Attributes) -> Self {
+        let mut md5 = Md5::new();
+        parts.iter().for_each(|part| md5.update(&part.md5));
+        let etag = format!("{}-{}", hex(&md5.finalize()), parts.len());
+        Self { owner, size: parts.iter().map(|part| part.size).sum(), modified: now(), etag, attributes }
+    }
+
     fn from_row((owner, size, modified, etag, attributes): Row<'_>) -> Self {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         Self {
@@ -110,6 +120,20 @@ impl Record {
         let attributes =
             self.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         (self.owner, self.size, self.modified, &self.etag, attributes)
+    }
+}
+
+/// A part of an object that is not there yet: chunks that were written ahead.
+#[derive(Debug, Clone)]
+pub(super) struct StoredPart {
+    pub(super) owner: u64,
+    pub(super) size: u64,
+    pub(super) md5: [u8; 16],
+}
+
+impl StoredPart {
+    pub(super) fn etag(&self) -> String {
+        hex(&self.md5)
     }
 }
 
@@ -157,12 +181,13 @@ impl Db {
             write.open_table(BUCKETS)?;
             write.open_table(OBJECTS)?;
             let mut pending = write.open_table(PENDING)?;
-            let mut chunks = write.open_table(CHUNKS)?;
+            let mut tables = Contents::open(&write)?;
             while let Some((owner, _)) = pending.pop_first()? {
-                remove_chunks(&mut chunks, owner.value())?;
+                tables.remove(owner.value())?;
             }
-            let last = chunks.last()?.map(|(at, _)| at.value().0);
-            last.unwrap_or(NO_CHUNKS)
+            let last_chunk = tables.chunks.last()?.map(|(at, _)| at.value().0);
+            let last_segments = tables.segments.last()?.map(|(owner, _)| owner.value());
+            last_chunk.max(last_segments).unwrap_or(NO_CHUNKS)
         };
         write.commit()?;
         Ok(last)
@@ -213,7 +238,11 @@ impl Db {
         match found {
             Some(row) => {
                 let record = Record::from_row(row.value());
-                let content = Content { owner: record.owner, chunks: read.open_table(CHUNKS)? };
+                let segments = match read.open_table(SEGMENTS)?.get(record.owner)? {
+                    Some(segments) => segments.value(),
+                    None => vec![(record.owner, record.size)],
+                };
+                let content = Content { segments, chunks: read.open_table(CHUNKS)? };
                 Ok(Some((record, content)))
             }
             None => self.check_bucket(bucket).map(|()| None),
@@ -226,7 +255,7 @@ impl Db {
         let write = self.database.begin_write()?;
         {
             let mut objects_table = write.open_table(OBJECTS)?;
-            let mut chunks = write.open_table(CHUNKS)?;
+            let mut contents = Contents::open(&write)?;
             for (key, content) in objects {
                 let mut md5 = Md5::new();
                 md5.update(content);
@@ -234,26 +263,40 @@ impl Db {
                 let record = Record::new(owner, content.len() as u64, md5.finalize(), Attributes::new());
                 let full = object_key(bucket, key);
                 let old = objects_table.insert(full.as_slice(), record.row())?.map(|row| row.value().0);
-                remove_chunks(&mut chunks, old.unwrap_or(NO_CHUNKS))?;
-                insert_chunks(&mut chunks, owner, 0, content)?;
+                contents.remove(old.unwrap_or(NO_CHUNKS))?;
+                contents.insert(owner, 0, content)?;
             }
         }
         write.commit()?;
         Ok(())
     }
 
-    pub(super) fn delete(&self, bucket: &str, key: &str) -> Result<(), DbError> {
+    /// Deletes keys in one transaction, each if `condition` holds for what is there now.
+    pub(super) fn delete(
+        &self,
+        bucket: &str,
+        keys: &[String],
+        mut condition: impl FnMut(usize, Option<&Record>) -> Result<(), Refusal>,
+    ) -> Result<Vec<Result<(), Refusal>>, DbError> {
         self.check_bucket(bucket)?;
         let write = self.database.begin_write()?;
+        let mut results = Vec::with_capacity(keys.len());
         {
             let mut objects = write.open_table(OBJECTS)?;
-            let old = objects.remove(object_key(bucket, key).as_slice())?.map(|row| row.value().0);
-            if let Some(owner) = old {
-                remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
+            let mut contents = Contents::open(&write)?;
+            for (i, key) in keys.iter().enumerate() {
+                let full = object_key(bucket, key);
+                let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
+                let allowed = condition(i, old.as_ref());
+                if let (Ok(()), Some(old)) = (allowed, old) {
+                    objects.remove(full.as_slice())?;
+                    contents.remove(old.owner)?;
+                }
+                results.push(allowed);
             }
         }
         write.commit()?;
-        Ok(())
+        Ok(results)
     }
 
     pub(super) fn list(&self, query: &ListQuery) -> Result<ListResult, DbError> {
@@ -314,7 +357,7 @@ impl Db {
         // It counts only once the object is there; that transaction makes all durable.
         write.set_durability(Durability::None).map_err(redb::Error::from)?;
         write.open_table(PENDING)?.insert(owner, ())?;
-        insert_chunks(&mut write.open_table(CHUNKS)?, owner, first, bytes)?;
+        Contents::open(&write)?.insert(owner, first, bytes)?;
         write.commit()?;
         Ok(())
     }
@@ -324,10 +367,45 @@ impl Db {
         let write = self.database.begin_write()?;
         // The last transaction may have gone through while its caller went away.
         if write.open_table(PENDING)?.remove(owner)?.is_some() {
-            remove_chunks(&mut write.open_table(CHUNKS)?, owner)?;
+            Contents::open(&write)?.remove(owner)?;
         }
         write.commit()?;
         Ok(())
+    }
+
+    /// Makes an object appear that came in parts, whole and durable, if `condition` holds for what is
+    /// there now.
+    pub(super) fn put_parts(
+        &self,
+        (bucket, key): (&str, &str),
+        parts: &[StoredPart],
+        attributes: Attributes,
+        condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal>,
+    ) -> Result<Record, DbError> {
+        self.check_bucket(bucket)?;
+        let full = object_key(bucket, key);
+        let record = Record::of_parts(self.new_owner(), parts, attributes);
+        let write = self.database.begin_write()?;
+        {
+            let mut objects = write.open_table(OBJECTS)?;
+            let mut contents = Contents::open(&write)?;
+            let mut pending = write.open_table(PENDING)?;
+            let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
+            condition(old.as_ref()).map_err(DbError::Refused)?;
+            if let Some(old) = old {
+                contents.remove(old.owner)?;
+            }
+            for part in parts {
+                if pending.remove(part.owner)?.is_none() {
+                    return Err(DbError::Gone);
+                }
+            }
+            let segments: Vec<_> = parts.iter().map(|part| (part.owner, part.size)).collect();
+            contents.segments.insert(record.owner, segments)?;
+            objects.insert(full.as_slice(), record.row())?;
+        }
+        write.commit()?;
+        Ok(record)
     }
 
     /// Makes an object appear, whole and durable, if `condition` holds for what is there now.
@@ -344,13 +422,13 @@ impl Db {
         let write = self.database.begin_write()?;
         {
             let mut objects = write.open_table(OBJECTS)?;
-            let mut chunks = write.open_table(CHUNKS)?;
+            let mut contents = Contents::open(&write)?;
             let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
             condition(old.as_ref()).map_err(DbError::Refused)?;
             if let Some(old) = old {
-                remove_chunks(&mut chunks, old.owner)?;
+                contents.remove(old.owner)?;
             }
-            insert_chunks(&mut chunks, record.owner, first, rest)?;
+            contents.insert(record.owner, first, rest)?;
             objects.insert(full.as_slice(), record.row())?;
             let pending = write.open_table(PENDING)?.remove(record.owner)?.is_some();
             if first > 0 && !pending {
@@ -410,7 +488,8 @@ impl ListItem {
 
 /// The content of one object at one moment.
 pub(super) struct Content {
-    owner: u64,
+    /// Owner and size of each, in order; one only, unless the object came in parts.
+    segments: Vec<(u64, u64)>,
     chunks: ReadOnlyTable<(u64, u64), &'static [u8]>,
 }
 
@@ -418,10 +497,19 @@ impl Content {
     /// The bytes of one chunk that lie in `range`, where `range.start` decides which chunk.
     pub(super) fn piece(&self, range: &Range<u64>) -> Result<Bytes, DbError> {
         let size = CHUNK_BYTES as u64;
+        let mut before = 0;
+        let found = self.segments.iter().find_map(|(owner, length)| {
+            before += length;
+            (range.start < before).then_some((*owner, before - length))
+        });
+        let (owner, before) = found
+            .ok_or_else(|| StorageError::Corrupted("the parts are shorter than the object".to_owned()))?;
+        let range = range.start - before..range.end - before;
         let number = range.start / size;
-        let chunk = self.chunks.get((self.owner, number))?.ok_or_else(|| {
-            StorageError::Corrupted(format!("chunk {number} of object {} is missing", self.owner))
-        })?;
+        let chunk = self
+            .chunks
+            .get((owner, number))?
+            .ok_or_else(|| StorageError::Corrupted(format!("chunk {number} of object {owner} is missing")))?;
         let start = (range.start % size) as usize;
         let end = (range.end - number * size).min(chunk.value().len() as u64) as usize;
         let piece = chunk.value().get(start..end).filter(|piece| !piece.is_empty());
@@ -430,23 +518,34 @@ impl Content {
     }
 }
 
-fn insert_chunks(
-    table: &mut Table<'_, (u64, u64), &[u8]>,
-    owner: u64,
-    first: u64,
-    bytes: &[u8],
-) -> Result<(), DbError> {
-    for (number, chunk) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
-        table.insert((owner, number), chunk)?;
-    }
-    Ok(())
+/// The tables that hold content, inside one transaction.
+struct Contents<'t> {
+    chunks: Table<'t, (u64, u64), &'static [u8]>,
+    segments: Table<'t, u64, Vec<(u64, u64)>>,
 }
 
-fn remove_chunks(table: &mut Table<'_, (u64, u64), &[u8]>, owner: u64) -> Result<(), DbError> {
-    if owner != NO_CHUNKS {
-        table.retain_in((owner, 0)..=(owner, u64::MAX), |_, _| false)?;
+impl<'t> Contents<'t> {
+    fn open(write: &'t WriteTransaction) -> Result<Self, DbError> {
+        Ok(Self { chunks: write.open_table(CHUNKS)?, segments: write.open_table(SEGMENTS)? })
     }
-    Ok(())
+
+    fn insert(&mut self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
+        for (number, chunk) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
+            self.chunks.insert((owner, number), chunk)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, owner: u64) -> Result<(), DbError> {
+        if owner == NO_CHUNKS {
+            return Ok(());
+        }
+        let segments = self.segments.remove(owner)?.map(|segments| segments.value());
+        for owner in segments.into_iter().flatten().map(|(part, _)| part).chain([owner]) {
+            self.chunks.retain_in((owner, 0)..=(owner, u64::MAX), |_, _| false)?;
+        }
+        Ok(())
+    }
 }
 
 fn object_key(bucket: &str, key: &str) -> Vec<u8> {
@@ -519,7 +618,7 @@ mod tests {
                 let (record, content) = db.snapshot("bucket", &format!("k{i}")).unwrap().unwrap();
                 assert_eq!(content.piece(&(0..record.size)).unwrap(), format!("v{i}"));
             }
-            db.delete("bucket", "empty").unwrap();
+            db.delete("bucket", &["empty".into()], |_, _| Ok(())).unwrap();
             assert_eq!(db.chunks(), round + 1);
         }
     }

@@ -11,13 +11,17 @@ use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::db::{After, Attributes, Content, Db, DbError, ListItem, ListQuery, Record, Refusal};
-use super::upload::Upload;
+use super::parts::Uploads;
+use super::upload::{Sealed, Upload};
 
 /// The largest page, and the default one.
 const MAX_KEYS: i32 = 1000;
 
 /// The largest object that a single PUT may make, as on S3.
 const MAX_PUT_BYTES: u64 = 5 * 1024 * 1024 * 1024;
+
+/// Every part but the last has at least this size, as on S3.
+const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 
 /// What `encoding-type=url` leaves as it is.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
@@ -30,9 +34,152 @@ const CHECKSUMS: [&str; 5] = [
     "x-amz-checksum-sha256",
 ];
 const CONTENT_TYPE: &str = "content-type";
+const CONTENT_ENCODING: &str = "content-encoding";
+const CONTENT_LANGUAGE: &str = "content-language";
+const CONTENT_DISPOSITION: &str = "content-disposition";
+const CACHE_CONTROL: &str = "cache-control";
+/// Headers of a write that come back with every read.
+const KEPT: [&str; 5] =
+    [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_DISPOSITION, CACHE_CONTROL];
 const USER_METADATA: &str = "x-amz-meta-";
 
-pub(super) struct Service(pub(super) Arc<Db>);
+pub(super) struct Service {
+    db: Arc<Db>,
+    uploads: Uploads,
+}
+
+impl Service {
+    pub(super) fn new(db: Arc<Db>) -> Self {
+        Self { db, uploads: Uploads::default() }
+    }
+
+    /// Takes a body in, and checks it against every sum that was promised for it.
+    async fn receive(
+        &self,
+        headers: &HeaderMap,
+        trailers: Option<&s3s::TrailingHeaders>,
+        length: Option<i64>,
+        content_md5: Option<String>,
+        body: Option<StreamingBlob>,
+    ) -> S3Result<(Sealed, Attributes)> {
+        if length.is_some_and(|length| u64::try_from(length).is_ok_and(|l| l > MAX_PUT_BYTES)) {
+            return Err(s3_error!(EntityTooLarge));
+        }
+        let promised = |headers: &HeaderMap| -> Attributes {
+            let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+            CHECKSUMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+        };
+        let mut sums = promised(headers);
+        let trailer = headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let mut hasher =
+            hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
+        let mut upload = Upload::new(self.db.clone());
+        if let Some(mut body) = body {
+            while let Some(piece) = body.next().await {
+                let piece = piece.map_err(|e| S3Error::with_source(S3ErrorCode::IncompleteBody, e))?;
+                hasher.update(&piece);
+                upload.push(piece).await?;
+                if upload.size() > MAX_PUT_BYTES {
+                    return Err(s3_error!(EntityTooLarge));
+                }
+            }
+        }
+        if let Some(trailers) = trailers.and_then(s3s::TrailingHeaders::take) {
+            sums.extend(promised(&trailers));
+        }
+        let sealed = upload.seal();
+        let computed = computed(hasher);
+        if sums.iter().any(|sum| !computed.contains(sum)) {
+            return Err(s3_error!(BadDigest, "the checksum does not fit the content"));
+        }
+        if let Some(md5) = content_md5
+            && base64_simd::STANDARD.encode_to_string(sealed.md5) != md5
+        {
+            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
+        }
+        Ok((sealed, sums))
+    }
+
+    /// What a copy reads, as of now.
+    async fn source(
+        &self,
+        source: &CopySource,
+        if_match: Option<&ETagCondition>,
+    ) -> S3Result<(Record, Content)> {
+        let CopySource::Bucket { bucket, key, version_id: None } = source else {
+            return Err(s3_error!(NotImplemented, "a source is a bucket and a key"));
+        };
+        let (bucket, key) = (bucket.to_string(), key.to_string());
+        let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
+        let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
+        if if_match.is_some_and(|condition| !strongly(condition, &record)) {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        Ok((record, content))
+    }
+
+    async fn copied(&self, content: Content, range: std::ops::Range<u64>) -> S3Result<Sealed> {
+        let mut pieces = body(self.db.clone(), content, range);
+        let mut upload = Upload::new(self.db.clone());
+        while let Some(piece) = pieces.next().await {
+            upload.push(piece.map_err(|e| S3Error::with_source(S3ErrorCode::InternalError, e))?).await?;
+        }
+        Ok(upload.seal())
+    }
+
+    async fn add_part(&self, id: &str, place: (&str, &str), number: i32, content: Sealed) -> S3Result<ETag> {
+        if !(1..=10_000).contains(&number) {
+            return Err(s3_error!(InvalidArgument, "parts are numbered from 1 to 10,000"));
+        }
+        let part = content.into_part().await?;
+        let e_tag = ETag::Strong(part.stored.etag());
+        let added = self.uploads.with(id, place, |upload| upload.parts.insert(number, part));
+        added.ok_or_else(no_such_upload)?;
+        Ok(e_tag)
+    }
+}
+
+fn no_such_upload() -> S3Error {
+    s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
+}
+
+/// What must hold of the object that is there when a write is to take effect.
+fn write_condition(
+    if_match: Option<ETagCondition>,
+    if_none_match: Option<ETagCondition>,
+) -> S3Result<impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static> {
+    if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
+        return Err(s3_error!(NotImplemented, "a write takes `If-None-Match: *` only"));
+    }
+    Ok(move |old: Option<&Record>| match (old, if_match, if_none_match) {
+        (Some(_), _, Some(_)) => Err(Refusal::Precondition),
+        (None, Some(_), _) => Err(Refusal::NoSuchKey),
+        (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
+        _ => Ok(()),
+    })
+}
+
+/// The headers that are kept with an object, and its metadata.
+fn attributes(headers: &HeaderMap, metadata: Option<Metadata>) -> Attributes {
+    let value = |name: &str| {
+        let value = headers.get(name)?.to_str().ok()?;
+        // A way to send a body, and no property of it.
+        let parts = value.split(',').map(str::trim).filter(|part| *part != "aws-chunked" && !part.is_empty());
+        let value =
+            if name == CONTENT_ENCODING { parts.collect::<Vec<_>>().join(",") } else { value.to_owned() };
+        (!value.is_empty()).then_some(((*name).to_owned(), value))
+    };
+    let metadata = metadata.unwrap_or_default().into_iter();
+    let metadata = metadata.map(|(name, value)| (format!("{USER_METADATA}{name}"), value));
+    KEPT.iter().filter_map(|name| value(name)).chain(metadata).collect()
+}
+
+/// `bytes=0-99`, inside the source.
+fn copy_range(range: &str, size: u64) -> Option<std::ops::Range<u64>> {
+    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last && last < size).then(|| first..last + 1)
+}
 
 #[async_trait::async_trait]
 impl S3 for Service {
@@ -41,20 +188,20 @@ impl S3 for Service {
         req: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let bucket = req.input.bucket;
-        self.0.run(move |db| db.create_bucket(&bucket)).await?;
+        self.db.run(move |db| db.create_bucket(&bucket)).await?;
         Ok(S3Response::new(CreateBucketOutput::default()))
     }
 
     async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
         let bucket = req.input.bucket;
-        self.0.run(move |db| db.check_bucket(&bucket)).await?;
+        self.db.run(move |db| db.check_bucket(&bucket)).await?;
         Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = req.input;
         let (bucket, key) = (input.bucket, input.key);
-        let found = self.0.run(move |db| db.snapshot(&bucket, &key)).await?;
+        let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
         let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
         Conditions {
             if_match: input.if_match,
@@ -73,6 +220,10 @@ impl S3 for Service {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(as_i64(range.end - range.start)),
             content_type: attribute(&record, CONTENT_TYPE),
+            content_encoding: attribute(&record, CONTENT_ENCODING),
+            content_language: attribute(&record, CONTENT_LANGUAGE),
+            content_disposition: attribute(&record, CONTENT_DISPOSITION),
+            cache_control: attribute(&record, CACHE_CONTROL),
             e_tag: Some(etag(&record)),
             last_modified: Some(modified(&record)),
             metadata: metadata(&record),
@@ -90,7 +241,7 @@ impl S3 for Service {
             output.checksum_sha1 = sums.checksum_sha1;
             output.checksum_sha256 = sums.checksum_sha256;
         }
-        output.body = Some(body(self.0.clone(), content, range));
+        output.body = Some(body(self.db.clone(), content, range));
         let mut response = S3Response::new(output);
         response.status = partial;
         Ok(response)
@@ -99,7 +250,7 @@ impl S3 for Service {
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let input = req.input;
         let (bucket, key) = (input.bucket, input.key);
-        let found = self.0.run(move |db| db.head(&bucket, &key)).await?;
+        let found = self.db.run(move |db| db.head(&bucket, &key)).await?;
         let record = found.ok_or_else(|| s3_error!(NoSuchKey))?;
         Conditions {
             if_match: input.if_match,
@@ -112,6 +263,10 @@ impl S3 for Service {
             accept_ranges: Some("bytes".to_owned()),
             content_length: Some(as_i64(record.size)),
             content_type: attribute(&record, CONTENT_TYPE),
+            content_encoding: attribute(&record, CONTENT_ENCODING),
+            content_language: attribute(&record, CONTENT_LANGUAGE),
+            content_disposition: attribute(&record, CONTENT_DISPOSITION),
+            cache_control: attribute(&record, CACHE_CONTROL),
             e_tag: Some(etag(&record)),
             last_modified: Some(modified(&record)),
             metadata: metadata(&record),
@@ -121,70 +276,249 @@ impl S3 for Service {
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
         let input = req.input;
-        if input.content_length.is_some_and(|length| u64::try_from(length).is_ok_and(|l| l > MAX_PUT_BYTES)) {
-            return Err(s3_error!(EntityTooLarge));
+        let condition = write_condition(input.if_match, input.if_none_match)?;
+        let (upload, sums) = self
+            .receive(
+                &req.headers,
+                req.trailing_headers.as_ref(),
+                input.content_length,
+                input.content_md5,
+                input.body,
+            )
+            .await?;
+        let mut attributes = attributes(&req.headers, input.metadata);
+        attributes.extend(sums);
+        let record = upload.commit(&input.bucket, &input.key, attributes, condition).await?;
+        Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() }))
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        let input = req.input;
+        // The input has no fields for them.
+        let header = |name: &str| req.headers.get(name).and_then(|value| value.to_str().ok());
+        let wrong = |_| s3_error!(InvalidArgument, "the condition is wrong");
+        let if_match = header("if-match").map(str::parse).transpose().map_err(wrong)?;
+        let if_none_match = header("if-none-match").map(str::parse).transpose().map_err(wrong)?;
+        let condition = write_condition(if_match, if_none_match)?;
+        let (record, content) = self.source(&input.copy_source, input.copy_source_if_match.as_ref()).await?;
+        if record.size > MAX_PUT_BYTES {
+            return Err(s3_error!(InvalidRequest, "the source is too large to be copied in one request"));
         }
-        let promised = |headers: &HeaderMap| -> Attributes {
-            let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-            CHECKSUMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
+        let replace =
+            input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+        let kept = |(name, _): &(String, String)| !CHECKSUMS.contains(&name.as_str());
+        let attributes = match replace {
+            true => attributes(&req.headers, input.metadata),
+            false => record.attributes.iter().filter(|attribute| kept(attribute)).cloned().collect(),
         };
-        let mut sums = promised(&req.headers);
-        let trailer = req.headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
-        let mut hasher =
-            hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
+        let upload = self.copied(content, 0..record.size).await?;
+        let record = upload.commit(&input.bucket, &input.key, attributes, condition).await?;
+        let result = CopyObjectResult {
+            e_tag: Some(etag(&record)),
+            last_modified: Some(modified(&record)),
+            ..CopyObjectResult::default()
+        };
+        Ok(S3Response::new(CopyObjectOutput {
+            copy_object_result: Some(result),
+            ..CopyObjectOutput::default()
+        }))
+    }
 
-        let mut upload = Upload::new(self.0.clone());
-        if let Some(mut body) = input.body {
-            while let Some(piece) = body.next().await {
-                let piece = piece.map_err(|e| S3Error::with_source(S3ErrorCode::IncompleteBody, e))?;
-                hasher.update(&piece);
-                upload.push(piece).await?;
-                if upload.size() > MAX_PUT_BYTES {
-                    return Err(s3_error!(EntityTooLarge));
+    async fn create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        let input = req.input;
+        let bucket = input.bucket.clone();
+        self.db.run(move |db| db.check_bucket(&bucket)).await?;
+        let attributes = attributes(&req.headers, input.metadata);
+        let id = self.uploads.start(input.bucket.clone(), input.key.clone(), attributes);
+        Ok(S3Response::new(CreateMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(id),
+            ..CreateMultipartUploadOutput::default()
+        }))
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+        let input = req.input;
+        let place = (input.bucket.as_str(), input.key.as_str());
+        self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
+        let (upload, _) = self
+            .receive(
+                &req.headers,
+                req.trailing_headers.as_ref(),
+                input.content_length,
+                input.content_md5,
+                input.body,
+            )
+            .await?;
+        let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
+        Ok(S3Response::new(UploadPartOutput { e_tag: Some(e_tag), ..UploadPartOutput::default() }))
+    }
+
+    async fn upload_part_copy(
+        &self,
+        req: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let input = req.input;
+        let place = (input.bucket.as_str(), input.key.as_str());
+        let (record, content) = self.source(&input.copy_source, input.copy_source_if_match.as_ref()).await?;
+        let range = match input.copy_source_range.as_deref() {
+            Some(range) => copy_range(range, record.size)
+                .ok_or_else(|| s3_error!(InvalidArgument, "the range is not one of the source"))?,
+            None => 0..record.size,
+        };
+        let upload = self.copied(content, range).await?;
+        let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
+        let result = CopyPartResult { e_tag: Some(e_tag), ..CopyPartResult::default() };
+        Ok(S3Response::new(UploadPartCopyOutput {
+            copy_part_result: Some(result),
+            ..UploadPartCopyOutput::default()
+        }))
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let input = req.input;
+        let place = (input.bucket.as_str(), input.key.as_str());
+        let condition = write_condition(input.if_match, input.if_none_match)?;
+        let wanted = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        let found = self.uploads.with(&input.upload_id, place, |upload| {
+            let mut parts = Vec::with_capacity(wanted.len());
+            let mut last = 0;
+            for part in &wanted {
+                let number = part.part_number.unwrap_or_default();
+                if number <= last {
+                    return Err(s3_error!(InvalidPartOrder));
                 }
+                last = number;
+                let stored = upload.parts.get(&number).ok_or_else(|| s3_error!(InvalidPart))?;
+                if part.e_tag.as_ref().is_none_or(|tag| tag.value() != stored.stored.etag()) {
+                    return Err(s3_error!(InvalidPart));
+                }
+                parts.push(stored.clone());
             }
+            Ok((parts, upload.attributes.clone()))
+        });
+        let (parts, attributes) = found.ok_or_else(no_such_upload)??;
+        let all_but_the_last = parts.len().saturating_sub(1);
+        if parts.is_empty() {
+            return Err(s3_error!(InvalidRequest, "You must specify at least one part"));
         }
-        if let Some(trailers) = req.trailing_headers.as_ref().and_then(s3s::TrailingHeaders::take) {
-            sums.extend(promised(&trailers));
+        if parts[..all_but_the_last].iter().any(|part| part.stored.size < MIN_PART_BYTES) {
+            return Err(s3_error!(EntityTooSmall));
         }
-        let sealed = upload.seal();
-        let computed = computed(hasher);
-        if sums.iter().any(|sum| !computed.contains(sum)) {
-            return Err(s3_error!(BadDigest, "the checksum does not fit the content"));
-        }
-        if let Some(md5) = &input.content_md5
-            && base64_simd::STANDARD.encode_to_string(sealed.md5) != *md5
-        {
-            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
-        }
-
-        let mut attributes = sums;
-        attributes.extend(input.content_type.map(|value| (CONTENT_TYPE.to_owned(), value)));
-        let given = input.metadata.unwrap_or_default();
-        attributes.extend(given.into_iter().map(|(name, value)| (format!("{USER_METADATA}{name}"), value)));
-
-        let (if_match, if_none_match) = (input.if_match, input.if_none_match);
-        if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
-            return Err(s3_error!(NotImplemented, "a PUT takes `If-None-Match: *` only"));
-        }
-        let record = sealed
-            .commit(&input.bucket, &input.key, attributes, move |old| match (old, if_match, if_none_match) {
-                (Some(_), _, Some(_)) => Err(Refusal::Precondition),
-                (None, Some(_), _) => Err(Refusal::NoSuchKey),
-                (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
-                _ => Ok(()),
+        let (bucket, key) = (input.bucket.clone(), input.key.clone());
+        let record = self
+            .db
+            .run(move |db| {
+                let stored: Vec<_> = parts.iter().map(|part| part.stored.clone()).collect();
+                let done = db.put_parts((&bucket, &key), &stored, attributes, condition);
+                // They are held until here, so that nobody takes them back meanwhile.
+                drop(parts);
+                done
             })
             .await?;
-        Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() }))
+        drop(self.uploads.end(&input.upload_id, place));
+        Ok(S3Response::new(CompleteMultipartUploadOutput {
+            e_tag: Some(etag(&record)),
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            ..CompleteMultipartUploadOutput::default()
+        }))
+    }
+
+    async fn abort_multipart_upload(
+        &self,
+        req: S3Request<AbortMultipartUploadInput>,
+    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        let input = req.input;
+        let ended = self.uploads.end(&input.upload_id, (&input.bucket, &input.key));
+        ended.ok_or_else(no_such_upload)?;
+        Ok(S3Response::new(AbortMultipartUploadOutput::default()))
+    }
+
+    async fn list_multipart_uploads(
+        &self,
+        req: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let input = req.input;
+        let bucket = input.bucket.clone();
+        self.db.run(move |db| db.check_bucket(&bucket)).await?;
+        let found = self.uploads.list(&input.bucket, input.prefix.as_deref().unwrap_or_default());
+        let uploads = found.into_iter().map(|(key, id, started)| MultipartUpload {
+            key: Some(key),
+            upload_id: Some(id),
+            initiated: Some(Timestamp::from(started)),
+            ..MultipartUpload::default()
+        });
+        Ok(S3Response::new(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            uploads: Some(uploads.collect()),
+            is_truncated: Some(false),
+            ..ListMultipartUploadsOutput::default()
+        }))
     }
 
     async fn delete_object(
         &self,
         req: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let (bucket, key) = (req.input.bucket, req.input.key);
-        self.0.run(move |db| db.delete(&bucket, &key)).await?;
+        let (bucket, key, condition) = (req.input.bucket, req.input.key, req.input.if_match);
+        let deleted = self
+            .db
+            .run(move |db| {
+                db.delete(&bucket, &[key], |_, old| match (old, &condition) {
+                    (Some(old), Some(condition)) if !strongly(condition, old) => Err(Refusal::Precondition),
+                    _ => Ok(()),
+                })
+            })
+            .await?;
+        deleted.into_iter().collect::<Result<(), _>>().map_err(DbError::Refused)?;
         Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn delete_objects(
+        &self,
+        req: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let Delete { objects, quiet } = req.input.delete;
+        if objects.len() > MAX_KEYS as usize {
+            return Err(s3_error!(MalformedXML, "at most 1,000 keys can be deleted at once"));
+        }
+        let keys: Vec<String> = objects.iter().map(|object| object.key.clone()).collect();
+        let (bucket, named) = (req.input.bucket, keys.clone());
+        let results = self
+            .db
+            .run(move |db| {
+                db.delete(&bucket, &named, |i, old| match (old, &objects[i].e_tag) {
+                    (Some(old), Some(tag)) if tag.as_strong() != Some(old.etag.as_str()) => {
+                        Err(Refusal::Precondition)
+                    }
+                    _ => Ok(()),
+                })
+            })
+            .await?;
+        let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+        for (key, result) in keys.into_iter().zip(results) {
+            match result {
+                Ok(()) => deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() }),
+                Err(_) => errors.push(Error {
+                    key: Some(key),
+                    code: Some("PreconditionFailed".to_owned()),
+                    ..Error::default()
+                }),
+            }
+        }
+        Ok(S3Response::new(DeleteObjectsOutput {
+            deleted: (quiet != Some(true)).then_some(deleted),
+            errors: Some(errors),
+            ..DeleteObjectsOutput::default()
+        }))
     }
 
     async fn list_objects_v2(
@@ -222,7 +556,7 @@ impl S3 for Service {
             after,
             max: usize::try_from(max).unwrap_or(0),
         };
-        let found = self.0.run(move |db| db.list(&query)).await?;
+        let found = self.db.run(move |db| db.list(&query)).await?;
         let next = found.items.last().filter(|_| found.truncated).map(|item| token(&item.after()));
         let count = i32::try_from(found.items.len()).ok();
         let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());

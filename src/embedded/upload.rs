@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use s3s::crypto::{Checksum as _, Md5};
 
-use super::db::{Attributes, CHUNK_BYTES, Db, DbError, NO_CHUNKS, Record, Refusal};
+use super::db::{Attributes, CHUNK_BYTES, Db, DbError, NO_CHUNKS, Record, Refusal, StoredPart};
 
 /// Content up to this size is kept in memory until its one transaction.
 const SPOOL_BYTES: usize = 16 * CHUNK_BYTES;
@@ -77,6 +77,14 @@ impl Upload {
     }
 }
 
+/// A part of an object that is not there yet. Its chunks go with its last clone, unless an object has
+/// taken them over.
+#[derive(Clone)]
+pub(super) struct Part {
+    pub(super) stored: StoredPart,
+    _ahead: Arc<Ahead>,
+}
+
 /// Content that has come in whole, and waits to be an object.
 pub(super) struct Sealed {
     upload: Upload,
@@ -84,6 +92,16 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
+    /// All of it is written ahead, and stays so for as long as the answer is held.
+    pub(super) async fn into_part(self) -> Result<Part, DbError> {
+        let Self { mut upload, md5 } = self;
+        let db = upload.db.clone();
+        let ahead = upload.ahead.take().unwrap_or_else(|| Arc::new(Ahead { owner: db.new_owner(), db }));
+        let (rest, first, held) = (upload.buffer.split().freeze(), upload.chunks_ahead, ahead.clone());
+        upload.db.run(move |db| db.write_ahead(held.owner, first, &rest)).await?;
+        Ok(Part { stored: StoredPart { owner: ahead.owner, size: upload.size, md5 }, _ahead: ahead })
+    }
+
     /// Makes the object appear, whole and durable, if `condition` holds for what is there now.
     ///
     /// Should the caller go away meanwhile, it appears whole or not at all.

@@ -1,0 +1,73 @@
+//! Uploads in parts that are under way. They live in memory and end with the process: their chunks
+//! are taken back at the next start.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use super::db::Attributes;
+use super::upload::Part;
+
+/// One upload.
+pub(super) struct Upload {
+    pub(super) bucket: String,
+    pub(super) key: String,
+    pub(super) attributes: Attributes,
+    pub(super) started: SystemTime,
+    pub(super) parts: BTreeMap<i32, Part>,
+}
+
+/// All of them, by their id.
+#[derive(Default)]
+pub(super) struct Uploads {
+    uploads: Mutex<HashMap<String, Upload>>,
+    last: std::sync::atomic::AtomicU64,
+}
+
+impl Uploads {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Upload>> {
+        // Whoever panicked left a map that is whole: every change is one call.
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start(&self, bucket: String, key: String, attributes: Attributes) -> String {
+        let number = self.last.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let started = SystemTime::now();
+        let since = started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        // No id of an earlier process comes again.
+        let id = format!("{since:x}-{number:x}");
+        let upload = Upload { bucket, key, attributes, started, parts: BTreeMap::new() };
+        self.lock().insert(id.clone(), upload);
+        id
+    }
+
+    /// Looks at an upload, if it is one of this key.
+    pub(super) fn with<T>(
+        &self,
+        id: &str,
+        (bucket, key): (&str, &str),
+        look: impl FnOnce(&mut Upload) -> T,
+    ) -> Option<T> {
+        let mut uploads = self.lock();
+        let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key)?;
+        Some(look(upload))
+    }
+
+    /// Ends an upload. The caller drops it: that may take parts back.
+    pub(super) fn end(&self, id: &str, place: (&str, &str)) -> Option<Upload> {
+        self.with(id, place, |_| ())?;
+        self.lock().remove(id)
+    }
+
+    /// Id, key and time of each upload in a bucket, by key.
+    pub(super) fn list(&self, bucket: &str, prefix: &str) -> Vec<(String, String, SystemTime)> {
+        let uploads = self.lock();
+        let mut found: Vec<_> = uploads
+            .iter()
+            .filter(|(_, upload)| upload.bucket == bucket && upload.key.starts_with(prefix))
+            .map(|(id, upload)| (upload.key.clone(), id.clone(), upload.started))
+            .collect();
+        found.sort();
+        found
+    }
+}
