@@ -1,20 +1,38 @@
 //! Sessions: what an agent sees. Every operation is a few requests of the store, and its cost is
 //! stated.
 
+mod edit;
+mod find;
+mod grep;
+mod lines;
 mod list;
+mod quota;
 mod read;
+mod remove;
 mod stat;
+mod transfer;
 mod union;
+mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+pub use self::edit::Edited;
+use self::edit::Queues;
+pub use self::find::GlobResult;
+pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
+use self::lines::LineIndexes;
+use self::quota::Usages;
 pub use self::read::{FileBytes, TextFile, Window};
+pub use self::remove::Deleted;
+pub use self::transfer::{Overwrite, Transferred};
 pub(crate) use self::union::{SkillPlace, Union};
+pub use self::write::{Capabilities, WriteMode, Written};
 use crate::config::Settings;
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Mount, Mounts, Session};
+use crate::mount::{Mount, Mounts, Quota, Session};
 use crate::path::VirtualPath;
 use crate::store::{RequestCounts, Store};
 
@@ -29,7 +47,12 @@ pub struct SkillFs(Arc<Shared>);
 struct Shared {
     store: Store,
     max_read_bytes: u64,
+    conflict_patience: Duration,
+    part_bytes: u64,
     list_undescribed_skills: bool,
+    queues: Queues,
+    usages: Usages,
+    line_indexes: LineIndexes,
 }
 
 impl SkillFs {
@@ -59,6 +82,11 @@ impl SkillFs {
         Self(Arc::new(Shared {
             store,
             max_read_bytes: settings.max_read_bytes,
+            conflict_patience: settings.conflict_patience,
+            part_bytes: settings.part_bytes,
+            queues: Queues::default(),
+            usages: quota::usages(),
+            line_indexes: lines::indexes(),
             list_undescribed_skills: settings.list_undescribed_skills,
         }))
     }
@@ -66,7 +94,12 @@ impl SkillFs {
     /// Opens a session. No I/O; it costs microseconds.
     #[must_use]
     pub fn session(&self, session: &Session) -> S3Backend {
-        S3Backend { shared: self.0.clone(), mounts: Arc::new(Mounts::of(session)) }
+        S3Backend {
+            shared: self.0.clone(),
+            mounts: Arc::new(Mounts::of(session)),
+            quota: session.quota,
+            accepts_lost_updates: false,
+        }
     }
 
     /// Requests sent so far by all sessions of this handle, retries included.
@@ -78,14 +111,16 @@ impl SkillFs {
 
 /// One session: the mounts of one user, thread and ticket, and nothing else.
 ///
-/// Cloning it is cheap. Every method may be called from any task, and dropping its future cancels
-/// it with no effect.
+/// Cloning it is cheap. Every method may be called from any task. Dropping the future of one that reads
+/// has no effect; of one that writes, each file is as it was or as it was to be.
 ///
 /// Paths are text or [`VirtualPath`]s. A relative one is relative to `/workspace`.
 #[derive(Debug, Clone)]
 pub struct S3Backend {
     shared: Arc<Shared>,
     mounts: Arc<Mounts>,
+    quota: Quota,
+    accepts_lost_updates: bool,
 }
 
 impl S3Backend {

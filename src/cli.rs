@@ -147,6 +147,7 @@ fn session(global: &Global) -> Result<Session> {
         thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
         ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
         libraries: libraries(global)?,
+        ..Session::default()
     })
 }
 

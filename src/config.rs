@@ -51,8 +51,19 @@ pub struct Settings {
     pub max_attempts: u32,
     /// How many idle connections are kept. Default 64.
     pub max_idle_connections: usize,
-    /// The largest text that is read whole, in bytes. Default 10 MiB.
+    /// The largest text that is read or edited whole, in bytes. Default 10 MiB.
     pub max_read_bytes: u64,
+    /// How long an edit or an append is tried again when others change the same file. Default 10 s.
+    pub conflict_patience: Duration,
+    /// Whether the server honours `If-Match` and `If-None-Match` on writes. `None` asks it once, before
+    /// the first write that needs it; AWS is not asked.
+    pub conditional_writes: Option<bool>,
+    /// Content is uploaded in parts of this size when it is more than two of them. At least 5 MiB.
+    /// Default 8 MiB.
+    pub part_bytes: u64,
+    /// The largest object that is copied in one request; larger ones are copied in parts. Default 5 GiB,
+    /// the most that S3 takes; at least 10 MiB.
+    pub single_copy_bytes: u64,
     /// Whether a skill without a description of its own is a skill, described by the beginning of its
     /// text. Default true.
     pub list_undescribed_skills: bool,
@@ -70,6 +81,10 @@ impl Settings {
             max_attempts: 3,
             max_idle_connections: 64,
             max_read_bytes: 10 * 1024 * 1024,
+            conflict_patience: Duration::from_secs(10),
+            conditional_writes: None,
+            part_bytes: 8 * 1024 * 1024,
+            single_copy_bytes: 5 * 1024 * 1024 * 1024,
             list_undescribed_skills: true,
         }
     }
@@ -97,6 +112,17 @@ impl Settings {
                 &self.bucket,
                 "a bucket is named by lower-case letters, digits, dots and hyphens",
             ));
+        }
+        // A copy is cut into equal pieces, which must not be smaller than a part may be.
+        const MIB: u64 = 1024 * 1024;
+        for (name, bytes, least) in [
+            ("part_bytes", self.part_bytes, 5 * MIB),
+            ("single_copy_bytes", self.single_copy_bytes, 10 * MIB),
+        ] {
+            if !(least..=5 * 1024 * MIB).contains(&bytes) {
+                let hint = format!("it is from {} MiB to 5 GiB, as S3 takes it", least / MIB);
+                return Err(invalid(name, &bytes.to_string(), &hint));
+            }
         }
         if let Some(url) = &self.endpoint_url {
             check_url(url)?;

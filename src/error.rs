@@ -137,11 +137,19 @@ struct Inner {
     path: Option<String>,
     hint: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    uncertain: bool,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), path: None, hint: None, source: None }))
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            path: None,
+            hint: None,
+            source: None,
+            uncertain: false,
+        }))
     }
 
     /// Keeps the first path that is given: the innermost one is the precise one.
@@ -164,6 +172,40 @@ impl Error {
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
+    }
+
+    /// A write whose answer was lost, and of which nothing tells whether it took effect.
+    pub(crate) fn uncertain(cause: Self) -> Self {
+        let mut error = Self::new(
+            ErrorKind::Conflict,
+            format!(
+                "the change may have taken effect, and nothing tells whether it did: {}",
+                cause.message()
+            ),
+        )
+        .with_hint("read it again before you repeat the change");
+        error.0.uncertain = true;
+        error.with_source(cause)
+    }
+
+    /// The same once more, for another who waited for the same answer.
+    pub(crate) fn again(&self) -> Self {
+        let Inner { kind, message, path, hint, uncertain, .. } = &*self.0;
+        Self(Box::new(Inner {
+            kind: *kind,
+            message: message.clone(),
+            path: path.clone(),
+            hint: hint.clone(),
+            source: None,
+            uncertain: *uncertain,
+        }))
+    }
+
+    /// Whether the change that failed may have taken effect all the same. Then it must not simply be
+    /// repeated: read first what is there.
+    #[must_use]
+    pub fn may_have_taken_effect(&self) -> bool {
+        self.0.uncertain
     }
 
     /// What went wrong, to branch on.

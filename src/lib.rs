@@ -95,6 +95,8 @@ mod path;
 mod mount;
 
 mod entry;
+mod pattern;
+mod search;
 mod text;
 
 mod manifest;
@@ -114,7 +116,10 @@ mod skill;
 #[doc(hidden)]
 pub mod cli;
 
-pub use crate::backend::{FileBytes, S3Backend, SkillFs, TextFile, Window};
+pub use crate::backend::{
+    Capabilities, Deleted, Edited, FileBytes, FileHits, GlobResult, Grep, GrepLine, GrepResult, NotSearched,
+    Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
+};
 pub use crate::config::{Settings, StaticCredentials, Timeouts, env};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
@@ -122,7 +127,7 @@ pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 pub use crate::manifest::{
     Diagnostic, Document, Manifest, Properties, Severity, Yaml, read_properties, validate,
 };
-pub use crate::mount::{Access, Mount, ObjectKey, Session};
+pub use crate::mount::{Access, Grants, Mount, ObjectKey, Quota, Session};
 pub use crate::path::{IntoPath, VirtualPath};
 pub use crate::skill::{
     AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,

@@ -39,6 +39,45 @@ pub struct Session {
     pub ticket: Option<TicketId>,
     /// Shared libraries that `/skills` shows behind the user's own, the first one first.
     pub libraries: Vec<LibraryId>,
+    /// What the session may change.
+    pub grants: Grants,
+    /// How much it may keep.
+    pub quota: Quota,
+}
+
+/// What a session may change. `/skills` is not in it: it takes no writes, whatever the grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grants {
+    /// In `/workspace`. Writing is the default.
+    pub workspace: Access,
+    /// In `/ticket`. Reading is the default.
+    pub ticket: Access,
+}
+
+impl Grants {
+    /// A session that changes nothing.
+    pub const READ_ONLY: Self = Self { workspace: Access::ReadOnly, ticket: Access::ReadOnly };
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self { workspace: Access::ReadWrite, ticket: Access::ReadOnly }
+    }
+}
+
+/// How much a session may keep; `None` is no limit. A change beyond it is
+/// [`ErrorKind::QuotaExceeded`].
+///
+/// With a limit on a mount, the first change lists it to see what is there, and each write asks first
+/// how large the file was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quota {
+    /// The largest file that may be written, in bytes.
+    pub file_bytes: Option<u64>,
+    /// The most bytes that a mount may hold.
+    pub mount_bytes: Option<u64>,
+    /// The most objects that a mount may hold.
+    pub mount_objects: Option<u64>,
 }
 
 /// What a session may do in a mount.
@@ -107,6 +146,80 @@ impl fmt::Debug for ObjectKey {
     }
 }
 
+/// The key of an object that the session may change. Only [`Mounts::target`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct WritableKey(ObjectKey);
+
+impl WritableKey {
+    pub(crate) fn key(&self) -> &ObjectKey {
+        &self.0
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+/// A place that the session may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) path: VirtualPath,
+    /// The mount that it lies in.
+    pub(crate) mount: Directory,
+    /// The file of this name; `None` for the mount itself.
+    pub(crate) key: Option<WritableKey>,
+    /// The directory of this name.
+    pub(crate) directory: Directory,
+}
+
+impl Target {
+    /// A key that a listing of this directory found, nameable or not.
+    pub(crate) fn listed(&self, key: &str) -> Option<WritableKey> {
+        self.directory.relative(key)?;
+        Some(WritableKey(ObjectKey(key.to_owned())))
+    }
+
+    /// A file below this directory, by its name there.
+    pub(crate) fn below(&self, relative: &str) -> Result<(VirtualPath, WritableKey)> {
+        let path = self.path.join_exact(relative).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidPath, format!("no path can name `{}`", shorten(relative)))
+                .at(&self.path)
+        })?;
+        let key = checked_key(&path, format!("{}{relative}", self.directory.prefix.as_str()))?;
+        Ok((path, WritableKey(key)))
+    }
+
+    /// The marker that makes a directory below this one exist; its own with an empty name.
+    pub(crate) fn marker(&self, relative: &str) -> Option<WritableKey> {
+        let key = match relative {
+            "" => self.directory.prefix.as_str().to_owned(),
+            relative => {
+                let name = relative.strip_suffix('/')?;
+                self.path.join_exact(name)?;
+                format!("{}{name}/", self.directory.prefix.as_str())
+            }
+        };
+        (key.len() <= MAX_KEY_BYTES).then_some(WritableKey(ObjectKey(key)))
+    }
+
+    /// A file of the mount that is ours to make and to take away again.
+    pub(crate) fn probe(&self, name: &str) -> WritableKey {
+        WritableKey(ObjectKey(format!("{}{name}", self.mount.prefix.as_str())))
+    }
+}
+
+fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::new(
+            ErrorKind::InvalidPath,
+            format!("invalid path: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}", key.len()),
+        )
+        .at(path)
+        .with_hint("use shorter or fewer directory names"));
+    }
+    Ok(ObjectKey(key))
+}
+
 /// The prefix of all keys in one directory of one session; it ends with `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct KeyPrefix(String);
@@ -157,6 +270,21 @@ impl Directory {
         key.strip_prefix(self.prefix.as_str()).filter(|_| key.len() <= MAX_KEY_BYTES)
     }
 
+    /// A listed key that is a file: its path and its key.
+    pub(crate) fn file(&self, key: &str) -> Option<(VirtualPath, ObjectKey)> {
+        Some((self.path_of(key)?, ObjectKey(key.to_owned())))
+    }
+
+    /// A listed key that is the marker of a folder, of this one or one below.
+    pub(crate) fn marker(&self, key: &str) -> Option<ObjectKey> {
+        let relative = self.relative(key)?;
+        let nameable = match relative {
+            "" => true,
+            relative => self.path.join_exact(relative.strip_suffix('/')?).is_some(),
+        };
+        nameable.then(|| ObjectKey(key.to_owned()))
+    }
+
     /// The path of a listed key; `None` for a key from elsewhere and for one that no path names.
     pub(crate) fn path_of(&self, key: &str) -> Option<VirtualPath> {
         self.path.join_exact(self.relative(key)?)
@@ -186,12 +314,16 @@ impl Mounts {
             mounts.push(mount(SKILLS, Access::ReadOnly, skills));
         }
         if let Some(ticket) = &session.ticket {
-            mounts.push(mount("ticket", Access::ReadOnly, vec![layer(format!("tickets/{ticket}/"), None)]));
+            mounts.push(mount(
+                "ticket",
+                session.grants.ticket,
+                vec![layer(format!("tickets/{ticket}/"), None)],
+            ));
         }
         if let Some(thread) = &session.thread {
             mounts.push(mount(
                 "workspace",
-                Access::ReadWrite,
+                session.grants.workspace,
                 vec![layer(format!("threads/{thread}/"), None)],
             ));
         }
@@ -240,6 +372,52 @@ impl Mounts {
         }
     }
 
+    /// Resolves a path that shall be changed. No I/O.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] for all of `/skills`, be it there or not, for `/` and for every mount that
+    /// the session was not granted.
+    pub(crate) fn target(&self, path: &VirtualPath) -> Result<Target> {
+        let refused = |message: String, hint: &str| {
+            Err(Error::new(ErrorKind::ReadOnly, message).at(path).with_hint(hint))
+        };
+        match path.segments().next() {
+            None => {
+                return refused(
+                    "`/` holds the mounts and cannot be changed".to_owned(),
+                    "write below `/workspace`",
+                );
+            }
+            Some(SKILLS) => {
+                return refused(
+                    format!("`{path}` is read-only: `/skills` takes no writes"),
+                    "copy it to `/workspace` and change the copy; administrators publish skills",
+                );
+            }
+            Some(_) => {}
+        }
+        let Some(mount) = self.mount_of(path)? else { return Err(self.no_such_mount(path)) };
+        if mount.access != Access::ReadWrite {
+            let hint = match mount.path.name() {
+                Some("ticket") => "open the session with the grant to write it (`--grant ticket-write`)",
+                _ => "open the session with the grant to write it",
+            };
+            return refused(
+                format!("`{path}` is read-only: this session may not write to `{}`", mount.path),
+                hint,
+            );
+        }
+        let Location::Mount(top) = Self::resolve_in(mount, 0, &mount.path)? else {
+            return Err(self.no_such_mount(path));
+        };
+        Ok(match Self::resolve_in(mount, 0, path)? {
+            Location::Inside { key, directory } => {
+                Target { path: path.clone(), mount: top, key: Some(WritableKey(key)), directory }
+            }
+            _ => Target { path: path.clone(), mount: top.clone(), key: None, directory: top },
+        })
+    }
+
     /// The mount that a path lies in; `None` for the root.
     fn mount_of(&self, path: &VirtualPath) -> Result<Option<&Mount>> {
         let Some(first) = path.segments().next() else { return Ok(None) };
@@ -256,16 +434,9 @@ impl Mounts {
             return Ok(Location::Mount(top));
         }
         let key = format!("{}{relative}", top.prefix.as_str());
-        if key.len() > MAX_KEY_BYTES {
-            return Err(Error::new(
-                ErrorKind::InvalidPath,
-                format!("invalid path: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}", key.len()),
-            )
-            .at(path)
-            .with_hint("use shorter or fewer directory names"));
-        }
-        let directory = Directory { path: path.clone(), prefix: KeyPrefix(format!("{key}/")) };
-        Ok(Location::Inside { directory, key: ObjectKey(key) })
+        let key = checked_key(path, key)?;
+        let directory = Directory { path: path.clone(), prefix: KeyPrefix(format!("{}/", key.as_str())) };
+        Ok(Location::Inside { directory, key })
     }
 
     fn no_such_mount(&self, path: &VirtualPath) -> Error {
@@ -302,7 +473,7 @@ mod tests {
             user: Some(UserId::parse(user).unwrap()),
             thread: Some(ThreadId::parse(thread).unwrap()),
             ticket: Some(TicketId::parse(ticket).unwrap()),
-            libraries: Vec::new(),
+            ..Session::default()
         }
     }
 

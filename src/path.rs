@@ -192,7 +192,7 @@ fn check_segment(segment: &str) -> Result<(), BadSegment> {
 
 /// Whether a server or proxy that decodes percent-encoding, once or many times, would see `.` or
 /// `..`. A plain `.` was folded before this is asked.
-fn reads_as_dots(segment: &str) -> bool {
+pub(crate) fn reads_as_dots(segment: &str) -> bool {
     let mut bytes = segment.as_bytes().to_vec();
     while bytes.contains(&b'%') {
         let decoded: Vec<u8> = percent_encoding::percent_decode(&bytes).collect();

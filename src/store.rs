@@ -6,28 +6,39 @@
 mod body;
 mod client;
 mod failure;
+mod history;
 mod intercept;
+mod parts;
+mod write;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
+use tokio::sync::OnceCell;
 use tracing::instrument;
 
 pub(crate) use self::body::Body;
 use self::failure::Failure;
-use self::intercept::Counters;
+pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
+use self::intercept::{Counters, ServerClock};
+pub(crate) use self::parts::{PartSource, Parts};
+pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{KeyPrefix, ObjectKey};
+use crate::mount::{KeyPrefix, ObjectKey, WritableKey};
 
 /// One bucket, and the client that speaks to it.
 #[derive(Debug)]
 pub(crate) struct Store {
     client: Client,
+    /// The same without retries and time limits: what may be sent again, and when, [`write`] decides.
+    writer: Client,
     bucket: String,
     /// Where the server is, for messages; `None` is AWS.
     endpoint: Option<String>,
@@ -37,6 +48,23 @@ pub(crate) struct Store {
     /// How long a body may take for its next few kilobytes.
     body_patience: Duration,
     max_attempts: u32,
+    /// How long one attempt of a small write may take.
+    attempt_patience: Duration,
+    clock: ServerClock,
+    /// AWS and the embedded store: they are known to mind conditions.
+    known: bool,
+    /// Set once a server said that it has no conditional deletions.
+    no_conditional_deletes: AtomicBool,
+    conditional_writes: OnceCell<bool>,
+    part_bytes: u64,
+    single_copy_bytes: u64,
+}
+
+/// What may be expected of a deletion with a condition.
+#[derive(Debug, Clone, Copy)]
+struct ConditionalDeletes {
+    supported: bool,
+    trusted: bool,
 }
 
 /// What a server says about an object.
@@ -133,7 +161,7 @@ impl Listed {
 #[derive(Debug)]
 pub(crate) enum Fetched {
     /// The object is there; its bytes follow.
-    Found { meta: Meta, body: Box<Body> },
+    Found { meta: Meta, properties: Box<Properties>, body: Box<Body> },
     /// The object is there, and the range starts at or behind its end.
     BehindTheEnd,
     /// No such key.
@@ -168,21 +196,27 @@ impl Store {
     }
 
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
-    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
-        let request = self.client.head_object().bucket(&self.bucket).key(key.as_str());
-        // Boxed, like the others: the SDK's futures take 16 KB, and every caller would carry them.
-        match Box::pin(request.send()).await {
-            Ok(head) => Ok(Some(Meta {
-                size: length(head.content_length)?,
-                modified: head.last_modified.and_then(|t| t.try_into().ok()),
-                etag: head.e_tag.map(etag_token),
-            })),
-            Err(error) => match Failure::from(error) {
-                failure if failure.is_missing_head() => Ok(None),
-                failure => Err(self.fail(failure)),
-            },
-        }
+        Ok(self.look(key).await?.map(|seen| seen.meta))
+    }
+
+    /// Whether the server minds conditions of writes. Asked once, with a key of the session's own.
+    pub(crate) async fn conditional_writes(&self, probe: &WritableKey) -> Result<bool> {
+        self.conditional_writes.get_or_try_init(|| self.honours_conditions(probe)).await.copied()
+    }
+
+    fn conditional_deletes(&self) -> ConditionalDeletes {
+        let supported = !self.no_conditional_deletes.load(Ordering::Relaxed);
+        ConditionalDeletes { supported, trusted: self.known && supported }
+    }
+
+    fn forget_conditional_deletes(&self) {
+        self.no_conditional_deletes.store(true, Ordering::Relaxed);
+    }
+
+    /// The largest content that is sent in one request.
+    pub(crate) fn single_put_bytes(&self) -> u64 {
+        self.part_bytes * 2
     }
 
     /// One ListObjectsV2.
@@ -246,8 +280,8 @@ impl Store {
     ) -> Result<Fetched> {
         match self.send_get(key, range, if_match).await {
             Ok(response) => {
-                let (meta, body) = Self::received(key, range, response)?;
-                Ok(Fetched::Found { meta, body: Box::new(body) })
+                let (meta, properties, body) = Self::received(key, range, response)?;
+                Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })
             }
             Err(failure) if failure.is_missing_key() => Ok(Fetched::Missing),
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
@@ -271,7 +305,11 @@ impl Store {
         Box::pin(request.send()).await.map_err(Failure::from)
     }
 
-    fn received(key: &ObjectKey, range: ByteRange, response: GetObjectOutput) -> Result<(Meta, Body)> {
+    fn received(
+        key: &ObjectKey,
+        range: ByteRange,
+        response: GetObjectOutput,
+    ) -> Result<(Meta, Properties, Body)> {
         let length = length(response.content_length)?;
         let (start, total) = match response.content_range.as_deref() {
             Some(header) => parse_content_range(header, length)
@@ -286,8 +324,19 @@ impl Store {
             etag: response.e_tag.map(etag_token),
         };
         let end = range.end.unwrap_or(total).min(total);
+        let mut metadata: BTreeMap<_, _> = response.metadata.unwrap_or_default().into_iter().collect();
+        let history = History::take_from(&mut metadata);
+        let properties = Properties {
+            content_type: response.content_type,
+            content_encoding: response.content_encoding,
+            content_language: response.content_language,
+            content_disposition: response.content_disposition,
+            cache_control: response.cache_control,
+            metadata,
+            history,
+        };
         let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), response.body);
-        Ok((meta, body))
+        Ok((meta, properties, body))
     }
 }
 

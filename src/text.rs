@@ -146,6 +146,81 @@ fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
     if result == DecoderResult::InputEmpty { guess } else { WINDOWS_1252 }
 }
 
+/// Why a text was not changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplaceError {
+    Binary(Binary),
+    /// The text is not there. `line_ends`: it would be, with the line ends of Windows.
+    Absent {
+        line_ends: bool,
+    },
+    /// It is there so many times, and one was wanted.
+    NotUnique(u64),
+    /// The encoding of the file has no way to write the new text.
+    NotEncodable(&'static str),
+    /// Written back, the rest of the file would not be what it was.
+    Lossy(&'static str),
+}
+
+/// Replaces text in content, in the encoding that the content has. Tells how often.
+pub(crate) fn replace(bytes: &[u8], old: &str, new: &str, all: bool) -> Result<(Vec<u8>, u64), ReplaceError> {
+    let encoding = judge(bytes, true).map_err(ReplaceError::Binary)?;
+    if encoding == UTF_8 {
+        // In bytes: what is no UTF-8 stays as it is, and so does a byte order mark.
+        return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all);
+    }
+    let skip = bom(bytes).map_or(0, |(_, length)| length);
+    let text = encoding.decode_without_bom_handling(&bytes[skip..]).0.into_owned();
+    let encode = |text: &str| -> Option<Vec<u8>> {
+        let mut out = bytes[..skip].to_vec();
+        if encoding == UTF_16LE {
+            out.extend(text.encode_utf16().flat_map(u16::to_le_bytes));
+        } else if encoding == UTF_16BE {
+            out.extend(text.encode_utf16().flat_map(u16::to_be_bytes));
+        } else {
+            let (encoded, _, unmappable) = encoding.encode(text);
+            if unmappable {
+                return None;
+            }
+            out.extend_from_slice(&encoded);
+        }
+        Some(out)
+    };
+    if encode(&text).as_deref() != Some(bytes) {
+        return Err(ReplaceError::Lossy(encoding.name()));
+    }
+    let (changed, count) = replace_bytes(text.as_bytes(), old.as_bytes(), new.as_bytes(), all)?;
+    let changed = String::from_utf8_lossy(&changed);
+    encode(&changed).map(|changed| (changed, count)).ok_or(ReplaceError::NotEncodable(encoding.name()))
+}
+
+fn replace_bytes(bytes: &[u8], old: &[u8], new: &[u8], all: bool) -> Result<(Vec<u8>, u64), ReplaceError> {
+    let found: Vec<usize> = memchr::memmem::find_iter(bytes, old).collect();
+    match found.as_slice() {
+        [] => {
+            let windows = String::from_utf8_lossy(old).replace("\r\n", "\n").replace('\n', "\r\n");
+            let line_ends =
+                windows.as_bytes() != old && memchr::memmem::find(bytes, windows.as_bytes()).is_some();
+            return Err(ReplaceError::Absent { line_ends });
+        }
+        [_, _, ..] if !all => return Err(ReplaceError::NotUnique(found.len() as u64)),
+        // `aa` is twice in `aaa`, and which one is meant cannot be told.
+        [first] if !all && memchr::memmem::find(&bytes[first + 1..], old).is_some() => {
+            return Err(ReplaceError::NotUnique(2));
+        }
+        _ => {}
+    }
+    let mut out = Vec::with_capacity(bytes.len() + new.len());
+    let mut rest = 0;
+    for at in &found {
+        out.extend_from_slice(&bytes[rest..*at]);
+        out.extend_from_slice(new);
+        rest = at + old.len();
+    }
+    out.extend_from_slice(&bytes[rest..]);
+    Ok((out, found.len() as u64))
+}
+
 /// Decodes content that arrives in pieces and is too large to keep.
 pub(crate) struct StreamDecoder {
     encoding: &'static Encoding,
@@ -168,8 +243,14 @@ impl StreamDecoder {
         Self { encoding, decoder: encoding.new_decoder_with_bom_removal(), ascii: true }
     }
 
-    pub(crate) fn encoding(&self) -> &'static str {
-        self.encoding.name()
+    /// The same behind the front; `ascii` as [`StreamDecoder::is_ascii`] said there.
+    pub(crate) fn resumed(encoding: &'static Encoding, ascii: bool) -> Self {
+        Self { encoding, decoder: encoding.new_decoder_without_bom_handling(), ascii }
+    }
+
+    /// Whether all of it was ASCII so far.
+    pub(crate) fn is_ascii(&self) -> bool {
+        self.ascii
     }
 
     pub(crate) fn decode(&mut self, piece: &[u8], last: bool) -> Result<String, StreamError> {
@@ -213,6 +294,16 @@ impl LineWindow {
             begun: false,
             text: String::new(),
         }
+    }
+
+    /// The first line that is wanted.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// The text that comes begins with this line.
+    pub(crate) fn skip_to(&mut self, line: u64) {
+        self.line = line;
     }
 
     /// The window of text that is here already; the whole of it is not copied.
@@ -439,6 +530,37 @@ mod tests {
             }
             assert_eq!(joined, whole);
         }
+    }
+
+    #[test]
+    fn text_is_replaced_in_its_own_encoding() {
+        let check = |bytes: &[u8], old: &str, new: &str, all: bool, expected: &[u8], count: u64| {
+            assert_eq!(replace(bytes, old, new, all), Ok((expected.to_vec(), count)), "{old}");
+        };
+        check(b"one two", "two", "2", false, b"one 2", 1);
+        check(b"a b a b a", "a", "", true, b" b  b ", 3);
+        check("ñ\u{feff}".as_bytes(), "ñ", "n", false, "n\u{feff}".as_bytes(), 1);
+        check("\u{feff}uno".as_bytes(), "uno", "dos", false, "\u{feff}dos".as_bytes(), 1);
+        check(b"Mu\xc3\xb1oz \xff x", "x", "y", false, b"Mu\xc3\xb1oz \xff y", 1);
+        let old = latin1("El señor Muñoz pagará.\r\n");
+        check(&old, "Muñoz", "Núñez", false, &latin1("El señor Núñez pagará.\r\n"), 1);
+        for to in [u16::to_le_bytes, u16::to_be_bytes] {
+            check(&utf16("uno 🦀", to), "🦀", "dos", false, &utf16("uno dos", to), 1);
+        }
+        check(b"aaaa", "aa", "b", true, b"bb", 2);
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_told() {
+        let check = |bytes: &[u8], old: &str, new: &str, error: ReplaceError| {
+            assert_eq!(replace(bytes, old, new, false), Err(error), "{old}");
+        };
+        check(b"a", "b", "", ReplaceError::Absent { line_ends: false });
+        check(b"a\r\nb", "a\nb", "", ReplaceError::Absent { line_ends: true });
+        check(b"aa", "a", "", ReplaceError::NotUnique(2));
+        check(b"aaa", "aa", "b", ReplaceError::NotUnique(2));
+        check(b"a\0b", "a", "b", ReplaceError::Binary(Binary(UNKNOWN_BINARY)));
+        check(&latin1("año señor"), "año", "年", ReplaceError::NotEncodable("windows-1252"));
     }
 
     #[test]

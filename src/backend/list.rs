@@ -248,7 +248,7 @@ impl Walk {
     }
 }
 
-fn not_a_directory(path: &VirtualPath) -> Error {
+pub(super) fn not_a_directory(path: &VirtualPath) -> Error {
     Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
         .at(path)
         .with_hint(format!("see its content: `read {path}`"))

@@ -1,6 +1,7 @@
 //! `read`, windows of lines, and bytes.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::lines::{LineIndex, Watcher};
 use super::union::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Location, ObjectKey};
@@ -17,6 +19,10 @@ use crate::text::{self, Binary, HEAD_BYTES, LineWindow, StreamDecoder, StreamErr
 
 /// How often a file is read anew when it changes under the reader.
 const ATTEMPTS: u32 = 3;
+
+/// A long file is read in ranges that grow from the first to the last of these.
+const FIRST_RANGE: u64 = 256 * 1024;
+const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
 
 /// The ways out of `too_large`.
 const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
@@ -206,7 +212,7 @@ impl S3Backend {
         // Refuse a large binary before the rest of it is asked for.
         let encoding = text::sniff(&bytes).map_err(binary)?;
         if meta.size <= self.shared.max_read_bytes {
-            let mut rest = self.rest(&path, &key, &meta, bytes.len() as u64).await?;
+            let mut rest = self.part(&path, &key, &meta, bytes.len() as u64..meta.size).await?;
             rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
             let text = text::decode(bytes).map_err(binary)?;
             return self.whole(path, meta, window, text);
@@ -214,17 +220,45 @@ impl S3Backend {
         if all {
             self.check_size(&path, meta.size, "bytes of text", WINDOW)?;
         }
-        let mut decoder = StreamDecoder::new(encoding);
+        self.read_long(path, key, meta, bytes, window, encoding).await
+    }
+
+    /// A window of a file that is too large to keep. It starts as near to the window as an earlier read
+    /// has been, and ends behind it.
+    async fn read_long(
+        &self,
+        path: VirtualPath,
+        key: ObjectKey,
+        meta: Meta,
+        head: Vec<u8>,
+        window: Window,
+        mut encoding: &'static encoding_rs::Encoding,
+    ) -> Result<TextFile> {
+        let indexes = &self.shared.line_indexes;
+        let name = LineIndex::key(&key, &meta);
+        let mut index = match &name {
+            Some(name) => indexes.get(name).await,
+            None => None,
+        };
         loop {
+            let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
             let mut lines = LineWindow::new(window.offset, window.limit);
-            match self.scan(&path, &key, &meta, &bytes, &mut decoder, &mut lines).await? {
+            let scanned = self.scan(&path, &key, &meta, &head, &known, &mut lines).await;
+            if let (Some(name), Ok(Scan::Done { .. })) = (&name, &scanned) {
+                // Put in again, so that it is weighed as it is now.
+                indexes.insert(name.clone(), known.clone()).await;
+            }
+            match scanned? {
                 Scan::Done { ended } => {
-                    let total = ended.then(|| lines.lines_seen());
-                    return Ok(text_file(path, meta, window, lines, total, decoder.encoding()));
+                    if ended {
+                        known.set_lines(lines.lines_seen());
+                    }
+                    let total = known.lines();
+                    return Ok(text_file(path, meta, window, lines, total, known.encoding.name()));
                 }
-                Scan::Binary(mime) => return Err(binary(mime)),
+                Scan::Binary(Binary(mime)) => return Err(binary_file(&path, mime, meta.size)),
                 // Happens once: only UTF-8 can turn out to be something else.
-                Scan::Legacy(encoding) => decoder = StreamDecoder::new(encoding),
+                Scan::Legacy(legacy) => encoding = legacy,
             }
         }
     }
@@ -236,36 +270,51 @@ impl S3Backend {
         key: &ObjectKey,
         meta: &Meta,
         head: &[u8],
-        decoder: &mut StreamDecoder,
+        index: &Arc<LineIndex>,
         lines: &mut LineWindow,
     ) -> Result<Scan> {
-        let mut piece = Bytes::copy_from_slice(head);
-        let mut rest: Option<Box<Body>> = None;
-        let mut left = meta.size - head.len() as u64;
+        let from = index.before(lines.offset()).unwrap_or_default();
+        let mut watcher = Watcher::new(index, from);
+        let (mut decoder, mut piece) = match from.offset {
+            0 => (StreamDecoder::new(index.encoding), Bytes::copy_from_slice(head)),
+            _ => {
+                lines.skip_to(from.line);
+                (StreamDecoder::resumed(index.encoding, from.ascii), Bytes::new())
+            }
+        };
+        let mut at = from.offset;
+        let mut range: Option<Box<Body>> = None;
+        let mut range_bytes = FIRST_RANGE;
         loop {
-            match decoder.decode(&piece, left == 0) {
+            at += piece.len() as u64;
+            match decoder.decode(&piece, at == meta.size) {
                 Ok(text) => lines.push(&text),
                 Err(StreamError::Binary(binary)) => return Ok(Scan::Binary(binary)),
                 Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
             }
+            if let Some(watcher) = &mut watcher {
+                watcher.watch(&piece, decoder.is_ascii());
+            }
             let held = lines.text_bytes() as u64;
             self.check_size(path, held, "bytes are in this window already", FEWER_LINES)?;
-            if left == 0 || lines.is_past_the_window() {
-                return Ok(Scan::Done { ended: left == 0 });
+            if at == meta.size || lines.is_past_the_window() {
+                return Ok(Scan::Done { ended: at == meta.size });
             }
-            let body = match &mut rest {
-                Some(body) => body,
-                None => rest.insert(self.rest(path, key, meta, head.len() as u64).await?),
-            };
-            piece = match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
-                Some(piece) => piece,
-                None => {
-                    return Err(
-                        Error::new(ErrorKind::Corrupt, format!("`{path}` ended before its size")).at(path)
-                    );
+            piece = loop {
+                let body = match &mut range {
+                    Some(body) => body,
+                    None => {
+                        // Short ranges first: most windows end soon. Longer ones when there is a long way to go.
+                        let end = meta.size.min(at.saturating_add(range_bytes));
+                        range_bytes = LONGEST_RANGE.min(range_bytes * 2);
+                        range.insert(self.part(path, key, meta, at..end).await?)
+                    }
+                };
+                match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
+                    Some(piece) => break piece,
+                    None => range = None,
                 }
             };
-            left -= piece.len() as u64;
         }
     }
 
@@ -277,8 +326,14 @@ impl S3Backend {
         Ok(text_file(path, meta, window, lines, total, text.encoding))
     }
 
-    /// What lies behind the head, of the same version of the object.
-    async fn rest(&self, path: &VirtualPath, key: &ObjectKey, meta: &Meta, start: u64) -> Result<Box<Body>> {
+    /// A part behind the head, of the same version of the object.
+    async fn part(
+        &self,
+        path: &VirtualPath,
+        key: &ObjectKey,
+        meta: &Meta,
+        range: Range<u64>,
+    ) -> Result<Box<Body>> {
         let changed = || {
             Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
                 .at(path)
@@ -289,10 +344,12 @@ impl S3Backend {
                 .at(path)
                 .with_hint("without one, parts of two versions could be taken for one file"));
         }
-        let range = ByteRange { start, end: Some(meta.size) };
+        let range = ByteRange { start: range.start, end: Some(range.end) };
         let fetched = self.store().get(key, range, meta.etag.as_deref()).await;
         match fetched.map_err(|e| e.during("read", path))? {
-            Fetched::Found { meta: now, body } if now.etag == meta.etag && now.size == meta.size => Ok(body),
+            Fetched::Found { meta: now, body, .. } if now.etag == meta.etag && now.size == meta.size => {
+                Ok(body)
+            }
             _ => Err(changed()),
         }
     }
@@ -341,7 +398,7 @@ impl S3Backend {
     async fn try_open(&self, path: &VirtualPath, key: ObjectKey, range: ByteRange) -> Result<Option<Opened>> {
         for _ in 0..ATTEMPTS {
             match self.store().get(&key, range, None).await.map_err(|e| e.during("read", path))? {
-                Fetched::Found { meta, body } => {
+                Fetched::Found { meta, body, .. } => {
                     return Ok(Some(Opened { path: path.clone(), key, meta, body: Some(body) }));
                 }
                 Fetched::Missing => return Ok(None),
@@ -418,13 +475,13 @@ fn text_file(
     }
 }
 
-fn is_directory(path: &VirtualPath) -> Error {
+pub(super) fn is_directory(path: &VirtualPath) -> Error {
     Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
         .at(path)
         .with_hint(format!("see what is in it: `ls {path}`"))
 }
 
-fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {
+pub(super) fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {
     Error::new(
         ErrorKind::BinaryFile,
         format!("File '{path}' is a binary file ({mime}, {size} bytes) and cannot be read as text"),

@@ -43,7 +43,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
         user: Some(UserId::parse(USER)?),
         thread: Some(ThreadId::parse(THREAD)?),
         ticket: Some(TicketId::parse(TICKET_ID)?),
-        libraries: Vec::new(),
+        ..Session::default()
     };
     let show = Show { json: output.is_json(), backend: fs.session(&session), fs };
     show.heading("A bucket of many tenants, seen by one agent's session")?;

@@ -1,7 +1,7 @@
 //! The S3 operations, on top of [`Db`].
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -34,6 +34,8 @@ const CHECKSUMS: [&str; 5] = [
     "x-amz-checksum-sha256",
 ];
 const CONTENT_TYPE: &str = "content-type";
+/// What S3 says of an object whose writer did not say.
+const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 const CONTENT_ENCODING: &str = "content-encoding";
 const CONTENT_LANGUAGE: &str = "content-language";
 const CONTENT_DISPOSITION: &str = "content-disposition";
@@ -45,12 +47,12 @@ const USER_METADATA: &str = "x-amz-meta-";
 
 pub(super) struct Service {
     db: Arc<Db>,
-    uploads: Uploads,
+    uploads: Arc<Uploads>,
 }
 
 impl Service {
     pub(super) fn new(db: Arc<Db>) -> Self {
-        Self { db, uploads: Uploads::default() }
+        Self { db, uploads: Arc::default() }
     }
 
     /// Takes a body in, and checks it against every sum that was promised for it.
@@ -101,20 +103,15 @@ impl Service {
     }
 
     /// What a copy reads, as of now.
-    async fn source(
-        &self,
-        source: &CopySource,
-        if_match: Option<&ETagCondition>,
-    ) -> S3Result<(Record, Content)> {
+    async fn source(&self, source: &CopySource, conditions: Conditions) -> S3Result<(Record, Content)> {
         let CopySource::Bucket { bucket, key, version_id: None } = source else {
             return Err(s3_error!(NotImplemented, "a source is a bucket and a key"));
         };
         let (bucket, key) = (bucket.to_string(), key.to_string());
         let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
         let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
-        if if_match.is_some_and(|condition| !strongly(condition, &record)) {
-            return Err(s3_error!(PreconditionFailed));
-        }
+        // A copy that need not be made is no 304: there is nothing to show instead.
+        conditions.check(&record).map_err(|_| s3_error!(PreconditionFailed))?;
         Ok((record, content))
     }
 
@@ -171,7 +168,11 @@ fn attributes(headers: &HeaderMap, metadata: Option<Metadata>) -> Attributes {
     };
     let metadata = metadata.unwrap_or_default().into_iter();
     let metadata = metadata.map(|(name, value)| (format!("{USER_METADATA}{name}"), value));
-    KEPT.iter().filter_map(|name| value(name)).chain(metadata).collect()
+    let mut attributes: Attributes = KEPT.iter().filter_map(|name| value(name)).chain(metadata).collect();
+    if !attributes.iter().any(|(name, _)| name == CONTENT_TYPE) {
+        attributes.push((CONTENT_TYPE.to_owned(), DEFAULT_CONTENT_TYPE.to_owned()));
+    }
+    attributes
 }
 
 /// `bytes=0-99`, inside the source.
@@ -300,12 +301,23 @@ impl S3 for Service {
         let if_match = header("if-match").map(str::parse).transpose().map_err(wrong)?;
         let if_none_match = header("if-none-match").map(str::parse).transpose().map_err(wrong)?;
         let condition = write_condition(if_match, if_none_match)?;
-        let (record, content) = self.source(&input.copy_source, input.copy_source_if_match.as_ref()).await?;
+        let replace =
+            input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+        let conditions = Conditions {
+            if_match: input.copy_source_if_match,
+            if_none_match: input.copy_source_if_none_match,
+            if_modified_since: input.copy_source_if_modified_since,
+            if_unmodified_since: input.copy_source_if_unmodified_since,
+        };
+        let (record, content) = self.source(&input.copy_source, conditions).await?;
         if record.size > MAX_PUT_BYTES {
             return Err(s3_error!(InvalidRequest, "the source is too large to be copied in one request"));
         }
-        let replace =
-            input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
+        let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, .. }
+            if **bucket == input.bucket && **key == input.key);
+        if onto_itself && !replace {
+            return Err(s3_error!(InvalidRequest, "a copy onto itself must replace the metadata"));
+        }
         let kept = |(name, _): &(String, String)| !CHECKSUMS.contains(&name.as_str());
         let attributes = match replace {
             true => attributes(&req.headers, input.metadata),
@@ -364,7 +376,14 @@ impl S3 for Service {
     ) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
-        let (record, content) = self.source(&input.copy_source, input.copy_source_if_match.as_ref()).await?;
+        let conditions = Conditions {
+            if_match: input.copy_source_if_match,
+            if_none_match: input.copy_source_if_none_match,
+            if_modified_since: input.copy_source_if_modified_since,
+            if_unmodified_since: input.copy_source_if_unmodified_since,
+        };
+        let (record, content) = self.source(&input.copy_source, conditions).await?;
+        self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
         let range = match input.copy_source_range.as_deref() {
             Some(range) => copy_range(range, record.size)
                 .ok_or_else(|| s3_error!(InvalidArgument, "the range is not one of the source"))?,
@@ -372,7 +391,11 @@ impl S3 for Service {
         };
         let upload = self.copied(content, range).await?;
         let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
-        let result = CopyPartResult { e_tag: Some(e_tag), ..CopyPartResult::default() };
+        let result = CopyPartResult {
+            e_tag: Some(e_tag),
+            last_modified: Some(Timestamp::from(SystemTime::now())),
+            ..CopyPartResult::default()
+        };
         Ok(S3Response::new(UploadPartCopyOutput {
             copy_part_result: Some(result),
             ..UploadPartCopyOutput::default()
@@ -412,18 +435,22 @@ impl S3 for Service {
         if parts[..all_but_the_last].iter().any(|part| part.stored.size < MIN_PART_BYTES) {
             return Err(s3_error!(EntityTooSmall));
         }
+        let (uploads, id) = (self.uploads.clone(), input.upload_id);
         let (bucket, key) = (input.bucket.clone(), input.key.clone());
-        let record = self
-            .db
-            .run(move |db| {
-                let stored: Vec<_> = parts.iter().map(|part| part.stored.clone()).collect();
-                let done = db.put_parts((&bucket, &key), &stored, attributes, condition);
-                // They are held until here, so that nobody takes them back meanwhile.
-                drop(parts);
-                done
-            })
-            .await?;
-        drop(self.uploads.end(&input.upload_id, place));
+        let completed = self.db.run(move |db| {
+            let stored: Vec<_> = parts.iter().map(|part| part.stored.clone()).collect();
+            let done = db.put_parts((&bucket, &key), &stored, attributes, condition)?;
+            // In here, so that a caller that goes away leaves no upload whose parts are taken.
+            drop(uploads.end(&id, (&bucket, &key)));
+            // They are held until here, so that nobody takes them back meanwhile.
+            drop(parts);
+            Ok(done)
+        });
+        let record = completed.await.map_err(|error| match error {
+            // Another completion took the parts first.
+            DbError::Gone => no_such_upload(),
+            error => error.into(),
+        })?;
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             e_tag: Some(etag(&record)),
             bucket: Some(input.bucket),
@@ -474,6 +501,7 @@ impl S3 for Service {
             .run(move |db| {
                 db.delete(&bucket, &[key], |_, old| match (old, &condition) {
                     (Some(old), Some(condition)) if !strongly(condition, old) => Err(Refusal::Precondition),
+                    (None, Some(_)) => Err(Refusal::NoSuchKey),
                     _ => Ok(()),
                 })
             })
@@ -496,7 +524,8 @@ impl S3 for Service {
             .db
             .run(move |db| {
                 db.delete(&bucket, &named, |i, old| match (old, &objects[i].e_tag) {
-                    (Some(old), Some(tag)) if tag.as_strong() != Some(old.etag.as_str()) => {
+                    // `*` is any ETag.
+                    (Some(old), Some(tag)) if tag.value() != "*" && tag.as_strong() != Some(&old.etag) => {
                         Err(Refusal::Precondition)
                     }
                     _ => Ok(()),
@@ -745,5 +774,224 @@ fn after_token(token: &str) -> Option<After> {
         ("k", key) => Some(After::Key(key.to_owned())),
         ("g", group) if !group.is_empty() => Some(After::Group(group.to_owned())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::db::CHUNK_BYTES;
+    use super::*;
+
+    const BUCKET: &str = "bucket";
+    const KEY: &str = "key";
+
+    fn request<T>(input: T) -> S3Request<T> {
+        S3Request {
+            input,
+            method: http::Method::POST,
+            uri: http::Uri::default(),
+            headers: HeaderMap::new(),
+            extensions: http::Extensions::new(),
+            credentials: None,
+            region: None,
+            service: None,
+            trailing_headers: None,
+        }
+    }
+
+    fn store() -> (Arc<Db>, Arc<Service>) {
+        let db = Arc::new(Db::in_memory().unwrap());
+        db.create_bucket(BUCKET).unwrap();
+        (db.clone(), Arc::new(Service::new(db)))
+    }
+
+    /// Waits until only the test, the service and that many parts hold the store.
+    async fn settled(db: &Arc<Db>, parts: usize) {
+        while Arc::strong_count(db) > 2 + parts {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn start(service: &Service) -> String {
+        let input = CreateMultipartUploadInput::builder().bucket(BUCKET.into()).key(KEY.into());
+        let started = service.create_multipart_upload(request(input.build().unwrap())).await.unwrap();
+        started.output.upload_id.unwrap()
+    }
+
+    /// Uploads a part, and tells how a completion names it.
+    async fn upload(service: &Service, id: &str, number: i32, size: usize) -> CompletedPart {
+        let body = StreamingBlob::from(s3s::Body::from(Bytes::from(vec![7; size])));
+        let input = UploadPartInput::builder().bucket(BUCKET.into()).key(KEY.into()).upload_id(id.into());
+        let input = input.part_number(number).body(Some(body)).build().unwrap();
+        let e_tag = service.upload_part(request(input)).await.unwrap().output.e_tag;
+        CompletedPart { part_number: Some(number), e_tag, ..CompletedPart::default() }
+    }
+
+    async fn complete(
+        service: &Service,
+        id: &str,
+        parts: &[CompletedPart],
+        if_none_match: Option<ETagCondition>,
+    ) -> S3Result<()> {
+        let input = CompleteMultipartUploadInput::builder().bucket(BUCKET.into()).key(KEY.into());
+        let parts = CompletedMultipartUpload { parts: Some(parts.to_vec()) };
+        let input = input.upload_id(id.into()).multipart_upload(Some(parts)).if_none_match(if_none_match);
+        service.complete_multipart_upload(request(input.build().unwrap())).await.map(|_| ())
+    }
+
+    async fn abort(service: &Service, id: &str) -> S3Result<()> {
+        let input = AbortMultipartUploadInput::builder().bucket(BUCKET.into()).key(KEY.into());
+        let input = input.upload_id(id.into()).build().unwrap();
+        service.abort_multipart_upload(request(input)).await.map(|_| ())
+    }
+
+    fn code(result: S3Result<()>) -> S3ErrorCode {
+        result.unwrap_err().code().clone()
+    }
+
+    #[tokio::test]
+    async fn an_aborted_upload_leaves_no_chunks() {
+        let (db, service) = store();
+        let id = start(&service).await;
+        upload(&service, &id, 1, 17 * CHUNK_BYTES).await;
+        upload(&service, &id, 2, 1).await;
+        assert_eq!(db.chunks(), 18);
+        abort(&service, &id).await.unwrap();
+        settled(&db, 0).await;
+        assert_eq!(db.chunks(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_is_replaced_or_left_out_leaves_no_chunks() {
+        let (db, service) = store();
+        let id = start(&service).await;
+        upload(&service, &id, 1, 3 * CHUNK_BYTES).await;
+        let part = upload(&service, &id, 1, 2 * CHUNK_BYTES).await;
+        settled(&db, 1).await;
+        assert_eq!(db.chunks(), 2);
+        upload(&service, &id, 2, 1).await;
+        complete(&service, &id, &[part], None).await.unwrap();
+        settled(&db, 0).await;
+        assert_eq!(db.chunks(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_part_that_comes_after_the_end_leaves_no_chunks() {
+        let (db, service) = store();
+        let id = start(&service).await;
+        let mut late = Upload::new(db.clone());
+        late.push(vec![7; CHUNK_BYTES].into()).await.unwrap();
+        abort(&service, &id).await.unwrap();
+        let added = service.add_part(&id, (BUCKET, KEY), 1, late.seal()).await;
+        assert_eq!(code(added.map(|_| ())), S3ErrorCode::NoSuchUpload);
+        settled(&db, 0).await;
+        assert_eq!(db.chunks(), 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_upload_is_completed_once() {
+        let (db, service) = store();
+        for _ in 0..20 {
+            let id = start(&service).await;
+            let parts = [upload(&service, &id, 1, 1).await];
+            let completions = [0; 4].map(|_| {
+                let (service, id, parts) = (service.clone(), id.clone(), parts.clone());
+                tokio::spawn(async move { complete(&service, &id, &parts, None).await })
+            });
+            let mut done = 0;
+            for completion in completions {
+                match completion.await.unwrap() {
+                    Ok(()) => done += 1,
+                    Err(error) => assert_eq!(*error.code(), S3ErrorCode::NoSuchUpload),
+                }
+            }
+            assert_eq!(done, 1);
+            assert_eq!(code(complete(&service, &id, &parts, None).await), S3ErrorCode::NoSuchUpload);
+        }
+        settled(&db, 0).await;
+        assert_eq!(db.chunks(), 1);
+    }
+
+    #[tokio::test]
+    async fn an_object_of_parts_leaves_no_chunks_when_it_goes() {
+        let (db, service) = store();
+        for overwrite in [true, false] {
+            for last in [1, CHUNK_BYTES + 1] {
+                let id = start(&service).await;
+                let first = upload(&service, &id, 1, 20 * CHUNK_BYTES).await;
+                let last = upload(&service, &id, 2, last).await;
+                complete(&service, &id, &[first, last], None).await.unwrap();
+            }
+            settled(&db, 0).await;
+            assert_eq!((db.chunks(), db.segments()), (22, 1));
+            if overwrite {
+                db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"small"))]).unwrap();
+                assert_eq!((db.chunks(), db.segments()), (1, 0));
+            } else {
+                db.delete(BUCKET, &[KEY.into()], |_, _| Ok(())).unwrap();
+                assert_eq!((db.chunks(), db.segments()), (0, 0));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_completion_leaves_the_upload_open() {
+        let (db, service) = store();
+        db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))]).unwrap();
+        for aborted in [true, false] {
+            let id = start(&service).await;
+            let parts = [upload(&service, &id, 1, CHUNK_BYTES + 1).await];
+            let refused = complete(&service, &id, &parts, Some(ETagCondition::Any)).await;
+            assert_eq!(code(refused), S3ErrorCode::PreconditionFailed);
+            settled(&db, 1).await;
+            assert_eq!(db.chunks(), 3);
+            assert_eq!(db.head(BUCKET, KEY).unwrap().unwrap().size, 3);
+            match aborted {
+                true => abort(&service, &id).await.unwrap(),
+                false => complete(&service, &id, &parts, None).await.unwrap(),
+            }
+            settled(&db, 0).await;
+            assert_eq!(db.chunks(), if aborted { 1 } else { 2 });
+        }
+    }
+
+    /// A cancelled completion used to be able to leave an upload that could never be completed.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_cancelled_completion_leaves_the_object_whole_or_as_it_was() {
+        let (db, service) = store();
+        let mut went_through = 0;
+        for round in 0..100u64 {
+            db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))]).unwrap();
+            let id = start(&service).await;
+            let parts = [upload(&service, &id, 1, CHUNK_BYTES + 1).await];
+            let completion = {
+                let (service, id, parts) = (service.clone(), id.clone(), parts.clone());
+                tokio::spawn(async move { complete(&service, &id, &parts, None).await })
+            };
+            tokio::time::sleep(Duration::from_micros(round % 50 * 10)).await;
+            completion.abort();
+            let _ = completion.await;
+            // The transaction ends by itself; it holds one clone more than the open part.
+            settled(&db, 1).await;
+            let (record, content) = db.snapshot(BUCKET, KEY).unwrap().unwrap();
+            let mut left = 0..record.size;
+            while !left.is_empty() {
+                left.start += content.piece(&left).expect("a chunk is missing").len() as u64;
+            }
+            drop(content);
+            let whole = record.size == CHUNK_BYTES as u64 + 1;
+            assert!(whole || record.size == 3);
+            let open = service.uploads.with(&id, (BUCKET, KEY), |_| ()).is_some();
+            assert_ne!(whole, open, "an upload is open or an object, and never both");
+            if open {
+                complete(&service, &id, &parts, None).await.unwrap();
+            }
+            settled(&db, 0).await;
+            assert_eq!(db.chunks(), 2);
+            went_through += u32::from(whole);
+        }
+        assert!(went_through > 0);
     }
 }

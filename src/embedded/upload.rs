@@ -154,6 +154,29 @@ mod tests {
         assert_eq!(db.chunks(), 0);
     }
 
+    #[test]
+    fn a_part_that_is_open_when_the_process_ends_goes_at_the_next_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("db");
+        let db = Arc::new(Db::open(&file).unwrap());
+        db.create_bucket("bucket").unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let part = runtime.block_on(async {
+            let mut upload = Upload::new(db.clone());
+            upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
+            upload.seal().into_part().await.unwrap()
+        });
+        drop(runtime);
+        // A later write makes the chunks durable. Without a runtime nothing is taken back.
+        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"x"))]).unwrap();
+        drop(part);
+        assert_eq!(db.chunks(), 18);
+        drop(db);
+        let db = Db::open(&file).unwrap();
+        assert_eq!(db.chunks(), 1);
+        assert_eq!(db.head("bucket", "key").unwrap().unwrap().size, 1);
+    }
+
     /// A cancelled commit used to be able to leave a record without its chunks.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_cancelled_commit_leaves_the_object_whole_or_as_it_was() {

@@ -144,7 +144,7 @@ impl Body {
             }
             Err(failure) => return Err(store.fail(failure)),
         };
-        let (meta, body) = Store::received(&self.key, rest, response)?;
+        let (meta, _, body) = Store::received(&self.key, rest, response)?;
         if meta.etag.as_ref() != Some(&etag) {
             return Err(corrupt("the storage ignored `If-Match` and sent another version"));
         }

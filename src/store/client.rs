@@ -1,5 +1,6 @@
 //! Building the client: settings, the AWS chain, pool, timeouts, retries.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
@@ -15,8 +16,9 @@ use aws_sdk_s3::config::{
     StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls;
+use tokio::sync::OnceCell;
 
-use super::intercept::CheckRange;
+use super::intercept::{CheckRange, ServerClock};
 use super::{Counters, Store};
 use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
 use crate::error::Result;
@@ -43,10 +45,10 @@ impl Store {
             .pool_max_idle_per_host(settings.max_idle_connections)
             .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
             .build_https();
-        Self::with_http_client(settings, http).await
+        Self::with_http_client(settings, http, false).await
     }
 
-    async fn with_http_client(settings: &Settings, http: SharedHttpClient) -> Result<Self> {
+    async fn with_http_client(settings: &Settings, http: SharedHttpClient, embedded: bool) -> Result<Self> {
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         loader = match (&settings.region, &settings.endpoint_url) {
             (Some(region), _) => loader.region(Region::new(region.clone())),
@@ -69,6 +71,7 @@ impl Store {
             check_region(region.as_ref())?;
         }
         let counters = Counters::default();
+        let clock = ServerClock::default();
         let Timeouts { attempt, operation, .. } = settings.timeouts;
         let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
         let config = aws_sdk_s3::config::Builder::from(&chain)
@@ -95,16 +98,31 @@ impl Store {
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .interceptor(counters.clone())
+            .interceptor(clock.clone())
             .interceptor(CheckRange)
             .build();
+        let writer = config
+            .to_builder()
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build())
+            .build();
+        let known = embedded || chain.endpoint_url().is_none();
         Ok(Self {
             client: Client::from_conf(config),
+            writer: Client::from_conf(writer),
             bucket: settings.bucket.clone(),
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
             body_patience: settings.timeouts.operation,
             max_attempts: settings.max_attempts.max(1),
+            attempt_patience: attempt,
+            clock,
+            known,
+            no_conditional_deletes: AtomicBool::new(false),
+            conditional_writes: OnceCell::new_with(settings.conditional_writes.or(known.then_some(true))),
+            part_bytes: settings.part_bytes,
+            single_copy_bytes: settings.single_copy_bytes,
         })
     }
 }
@@ -153,7 +171,7 @@ mod in_process {
             settings.region = Some("us-east-1".to_owned());
             settings.credentials = Some(StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
             let http = SharedHttpClient::new(InProcess(embedded.clone()));
-            Self::with_http_client(&settings, http).await
+            Self::with_http_client(&settings, http, true).await
         }
     }
 

@@ -17,6 +17,21 @@ pub(super) struct Failure {
     source: Box<dyn StdError + Send + Sync>,
 }
 
+/// What a failed write may have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Nothing: its condition does not hold, or another conditional write is under way.
+    Condition,
+    /// Nothing: the upload that it belongs to is not there.
+    Gone,
+    /// Nothing, and it will not do any better.
+    Refused,
+    /// Nothing; it may be sent again.
+    NotDone,
+    /// The answer is lost: all or nothing.
+    Lost,
+}
+
 #[derive(Debug)]
 enum Cause {
     Answer { status: u16, code: String, message: String, bucket_region: Option<String> },
@@ -70,6 +85,42 @@ fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
 }
 
 impl Failure {
+    /// No answer within our own patience.
+    pub(super) fn timed_out() -> Self {
+        Self { cause: Cause::Timeout, source: "no answer in time".into() }
+    }
+
+    /// A failure inside an answer that is none as a whole.
+    pub(super) fn inside(code: &str, message: &str) -> Self {
+        let status = if code == "AccessDenied" { 403 } else { 500 };
+        let (code, message) = (code.to_owned(), message.to_owned());
+        let source = format!("{code}: {message}").into();
+        Self { cause: Cause::Answer { status, code, message, bucket_region: None }, source }
+    }
+
+    /// What it may have done, if it was a write.
+    pub(super) fn outcome(&self) -> Outcome {
+        match &self.cause {
+            Cause::Answer { status, code, .. } => match (status, code.as_str()) {
+                (409 | 412, _) | (404, "NoSuchKey") => Outcome::Condition,
+                (404, "NoSuchUpload") => Outcome::Gone,
+                (408 | 429, _) | (400, "RequestTimeout") => Outcome::NotDone,
+                (501 | 300..=499, _) => Outcome::Refused,
+                // Also a 503: a proxy may say so after the storage has done its work.
+                _ => Outcome::Lost,
+            },
+            // Nothing was sent.
+            Cause::Unreachable if refused_connection(&*self.source) => Outcome::NotDone,
+            Cause::NoCredentials | Cause::Request => Outcome::Refused,
+            Cause::Timeout | Cause::Unreachable | Cause::Garbled | Cause::Contradiction => Outcome::Lost,
+        }
+    }
+
+    /// The server does not know what was asked of it.
+    pub(super) fn is_not_implemented(&self) -> bool {
+        matches!(&self.cause, Cause::Answer { status: 501, .. })
+    }
+
     /// The status, where a server answered. Codes differ between servers, and a HEAD has none.
     pub(super) fn status(&self) -> Option<u16> {
         match &self.cause {
@@ -189,7 +240,13 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
         (401 | 403, _) => error(
             ErrorKind::Denied,
             format!("the storage denied access to the bucket `{bucket}` ({said})"),
-            "the credentials need s3:GetObject and s3:ListBucket on this prefix",
+            "the credentials need s3:GetObject and s3:ListBucket on this prefix, and s3:PutObject and \
+             s3:DeleteObject to write",
+        ),
+        (404, "NoSuchUpload") => error(
+            ErrorKind::Conflict,
+            format!("the upload is no longer there ({said})"),
+            "somebody or a rule of the bucket ended it; write it again",
         ),
         // An object that is missing is no failure, and is asked for before.
         (404, _) => error(
@@ -201,6 +258,16 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             ErrorKind::Conflict,
             format!("it was changed meanwhile ({said})"),
             "read it again, then retry",
+        ),
+        (501, _) => error(
+            ErrorKind::Unavailable,
+            format!("the storage cannot do this ({said})"),
+            "use a server that can, or an operation that needs less",
+        ),
+        (400, "EntityTooLarge") | (413, _) => error(
+            ErrorKind::TooLarge,
+            format!("the storage does not take so much at once ({said})"),
+            "write it in smaller files",
         ),
         (429, _)
         | (
@@ -236,6 +303,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             "this looks like a defect of skillfs or of the server; please report it",
         ),
     }
+}
+
+fn refused_connection(error: &(dyn StdError + 'static)) -> bool {
+    let refused = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+    causes(error).any(|e| e.downcast_ref().is_some_and(refused))
 }
 
 /// The last cause is the one that says something: `Connection refused`, not `dispatch failure`.

@@ -1,13 +1,15 @@
 //! What the client tells on the way: requests are counted, and answers that cannot be are stopped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::config::interceptors::{
     BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
 };
 use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
+use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
 use aws_smithy_runtime_api::client::orchestrator::Metadata;
 use serde::Serialize;
@@ -22,7 +24,13 @@ pub struct RequestCounts {
     pub get: u64,
     /// HeadObject.
     pub head: u64,
-    /// Everything else.
+    /// PutObject.
+    pub put: u64,
+    /// CopyObject.
+    pub copy: u64,
+    /// DeleteObject and DeleteObjects.
+    pub delete: u64,
+    /// Everything else: uploads in parts.
     pub other: u64,
 }
 
@@ -30,7 +38,7 @@ impl RequestCounts {
     /// All of them.
     #[must_use]
     pub fn total(self) -> u64 {
-        self.list + self.get + self.head + self.other
+        self.list + self.get + self.head + self.put + self.copy + self.delete + self.other
     }
 }
 
@@ -43,6 +51,9 @@ impl std::ops::Sub for RequestCounts {
             list: self.list.saturating_sub(earlier.list),
             get: self.get.saturating_sub(earlier.get),
             head: self.head.saturating_sub(earlier.head),
+            put: self.put.saturating_sub(earlier.put),
+            copy: self.copy.saturating_sub(earlier.copy),
+            delete: self.delete.saturating_sub(earlier.delete),
             other: self.other.saturating_sub(earlier.other),
         }
     }
@@ -50,12 +61,13 @@ impl std::ops::Sub for RequestCounts {
 
 /// The counters behind [`RequestCounts`], shared with the client.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counters(Arc<[AtomicU64; 4]>);
+pub(super) struct Counters(Arc<[AtomicU64; 7]>);
 
 impl Counters {
     pub(super) fn snapshot(&self) -> RequestCounts {
-        let [list, get, head, other] = [0, 1, 2, 3].map(|i| self.0[i].load(Ordering::Relaxed));
-        RequestCounts { list, get, head, other }
+        let [list, get, head, put, copy, delete, other] =
+            [0, 1, 2, 3, 4, 5, 6].map(|i| self.0[i].load(Ordering::Relaxed));
+        RequestCounts { list, get, head, put, copy, delete, other }
     }
 }
 
@@ -75,9 +87,50 @@ impl Intercept for Counters {
             Some("ListObjectsV2") => 0,
             Some("GetObject") => 1,
             Some("HeadObject") => 2,
-            _ => 3,
+            Some("PutObject") => 3,
+            Some("CopyObject") => 4,
+            Some("DeleteObject" | "DeleteObjects") => 5,
+            _ => 6,
         };
         self.0[slot].fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// What time it is at the server: every answer tells.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ServerClock(Arc<AtomicI64>);
+
+impl ServerClock {
+    pub(super) fn now(&self) -> SystemTime {
+        let ahead = self.0.load(Ordering::Relaxed);
+        let by = Duration::from_secs(ahead.unsigned_abs());
+        let now = SystemTime::now();
+        let there = if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) };
+        there.unwrap_or(now)
+    }
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for ServerClock {
+    fn name(&self) -> &'static str {
+        "ServerClock"
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let date = context.response().headers().get("date");
+        let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
+        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
+        if let (Some(there), Ok(here)) = (there, here)
+            && let Ok(here) = i64::try_from(here)
+        {
+            self.0.store(there.secs().saturating_sub(here), Ordering::Relaxed);
+        }
         Ok(())
     }
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 use crate::support::rust_files;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 13] = [
-    "error", "path", "id", "mount", "text", "entry", "manifest", "config", "embedded", "store", "backend",
-    "skill", "cli",
+const LAYERS: [&str; 15] = [
+    "error", "path", "id", "mount", "text", "pattern", "search", "entry", "manifest", "config", "embedded",
+    "store", "backend", "skill", "cli",
 ];
 
 /// What only one room may name.
-const SECRETS: [(&str, &[&str]); 7] = [
+const SECRETS: [(&str, &[&str]); 11] = [
     ("aws_sdk_s3", &["store"]),
     ("aws_config", &["store"]),
     ("redb", &["embedded"]),
@@ -20,6 +20,10 @@ const SECRETS: [(&str, &[&str]); 7] = [
     ("serde_yaml", &["manifest"]),
     ("clap", &["cli"]),
     ("ObjectKey(", &["mount"]),
+    ("WritableKey(", &["mount"]),
+    ("globset", &["pattern"]),
+    ("grep_searcher", &["search"]),
+    ("grep_regex", &["search"]),
 ];
 
 fn sources() -> Vec<(String, String)> {

@@ -1,10 +1,18 @@
 //! What we rely on in a server, asked of each: the embedded store must answer as LocalStack does.
 //!
-//! A difference between servers would stand here as a case that names it; there is none today.
+//! A difference between servers stands here as a case of its own, which says what LocalStack does.
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_s3::primitives::ByteStream;
-use aws_sdk_s3::types::{ChecksumAlgorithm, EncodingType};
+use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
+use aws_sdk_s3::operation::copy_object::builders::CopyObjectFluentBuilder;
+use aws_sdk_s3::operation::delete_objects::DeleteObjectsOutput;
+use aws_sdk_s3::operation::delete_objects::builders::DeleteObjectsFluentBuilder;
+use aws_sdk_s3::operation::upload_part_copy::builders::UploadPartCopyFluentBuilder;
+use aws_sdk_s3::primitives::{ByteStream, DateTime};
+use aws_sdk_s3::types::{
+    ChecksumAlgorithm, CompletedMultipartUpload, CompletedPart, Delete, EncodingType, MetadataDirective,
+    ObjectIdentifier,
+};
 
 use crate::support::{Bucket, on_every_server};
 
@@ -32,6 +40,38 @@ on_every_server!(
     an_object_of_many_chunks_comes_back_whole_and_in_ranges,
     overwriting_replaces_all_of_it,
     folder_markers_are_plain_empty_objects,
+    a_copy_keeps_content_and_attributes,
+    a_copy_can_replace_the_attributes,
+    a_copy_onto_itself_must_replace_the_attributes,
+    a_large_object_is_copied_whole,
+    any_key_can_be_copied,
+    a_copy_can_insist_on_its_source,
+    a_copy_can_insist_on_a_new_key,
+    a_copy_can_insist_on_what_it_overwrites,
+    a_copy_of_nothing_is_404,
+    parts_make_one_object_whatever_their_order,
+    an_upload_brings_its_attributes,
+    a_part_in_the_middle_has_a_least_size,
+    parts_are_named_in_order,
+    a_part_is_named_as_it_was_uploaded,
+    a_part_number_is_from_1_to_10_000,
+    an_unknown_upload_is_no_such_upload,
+    an_upload_is_no_object_before_its_end,
+    an_aborted_upload_is_gone,
+    a_completed_upload_is_gone,
+    a_part_that_comes_again_replaces_the_first,
+    parts_that_are_not_named_are_left_out,
+    a_wrong_checksum_of_a_part_is_refused,
+    an_upload_can_insist_on_a_new_key,
+    an_upload_can_insist_on_a_version,
+    parts_can_be_copied,
+    a_part_can_insist_on_its_source,
+    one_part_and_many_overwrite_each_other,
+    an_object_of_parts_can_be_copied,
+    many_keys_are_deleted_at_once,
+    a_thousand_keys_are_deleted_at_once,
+    a_quiet_batch_tells_errors_only,
+    strange_keys_are_deleted_at_once,
 );
 
 fn status<T, E>(result: Result<T, SdkError<E>>) -> u16 {
@@ -39,6 +79,17 @@ fn status<T, E>(result: Result<T, SdkError<E>>) -> u16 {
         Ok(_) => 200,
         Err(error) => error.raw_response().map_or(0, |r| r.status().as_u16()),
     }
+}
+
+/// The status and the code of an answer that has to be a refusal.
+fn refusal<T, E: ProvideErrorMetadata>(result: Result<T, SdkError<E>>) -> (u16, String) {
+    let Err(error) = result else { panic!("it was not refused") };
+    let code = error.code().unwrap_or_default().to_owned();
+    (status(Err::<T, _>(error)), code)
+}
+
+fn refused(status: u16, code: &str) -> (u16, String) {
+    (status, code.to_owned())
 }
 
 async fn keys(bucket: &Bucket, prefix: &str) -> Vec<String> {
@@ -391,4 +442,596 @@ async fn folder_markers_are_plain_empty_objects(b: Bucket) {
     assert_eq!(keys(&b, "d/").await, ["d/", "d/x"]);
     b.delete("d/").await;
     assert_eq!(keys(&b, "d/").await, ["d/x"]);
+}
+
+async fn content(b: &Bucket, key: &str) -> Vec<u8> {
+    let got = b.raw.get_object().bucket(&b.name).key(key).send().await.unwrap();
+    got.body.collect().await.unwrap().to_vec()
+}
+
+async fn etag(b: &Bucket, key: &str) -> String {
+    b.raw.head_object().bucket(&b.name).key(key).send().await.unwrap().e_tag.unwrap()
+}
+
+/// A copy source is percent-encoded by its sender; the SDK leaves that to us.
+fn source(b: &Bucket, key: &str) -> String {
+    let key = percent_encoding::utf8_percent_encode(key, percent_encoding::NON_ALPHANUMERIC);
+    format!("{}/{key}", b.name)
+}
+
+fn copy(b: &Bucket, from: &str, to: &str) -> CopyObjectFluentBuilder {
+    b.raw.copy_object().bucket(&b.name).key(to).copy_source(source(b, from))
+}
+
+/// `from`, with every attribute that a copy may keep.
+async fn put_with_attributes(b: &Bucket) {
+    let put = b.raw.put_object().bucket(&b.name).key("from").content_type("text/markdown");
+    let put = put.cache_control("max-age=60").metadata("id", "42").metadata("other", "x");
+    put.body(ByteStream::from_static(b"hola")).send().await.unwrap();
+}
+
+async fn a_copy_keeps_content_and_attributes(b: Bucket) {
+    put_with_attributes(&b).await;
+    // What comes with the request does not count.
+    let done = copy(&b, "from", "to").content_type("text/plain").metadata("id", "7").send().await.unwrap();
+    let result = done.copy_object_result().unwrap();
+    assert!(result.last_modified().is_some());
+    let got = b.raw.get_object().bucket(&b.name).key("to").send().await.unwrap();
+    assert_eq!(got.e_tag(), Some("\"4d186321c1a7f0f354b297e8914ab240\""));
+    assert_eq!(got.e_tag(), result.e_tag());
+    assert_eq!(got.content_type(), Some("text/markdown"));
+    assert_eq!(got.cache_control(), Some("max-age=60"));
+    assert_eq!(got.metadata().unwrap().len(), 2);
+    assert_eq!(got.metadata().unwrap()["id"], "42");
+    assert_eq!(got.body.collect().await.unwrap().to_vec(), b"hola");
+    assert_eq!(content(&b, "from").await, b"hola");
+    b.delete("from").await;
+    assert_eq!(content(&b, "to").await, b"hola");
+}
+
+async fn a_copy_can_replace_the_attributes(b: Bucket) {
+    put_with_attributes(&b).await;
+    let replace = || copy(&b, "from", "to").metadata_directive(MetadataDirective::Replace);
+    replace().content_type("text/plain").metadata("new", "1").send().await.unwrap();
+    let got = b.raw.get_object().bucket(&b.name).key("to").send().await.unwrap();
+    assert_eq!((got.content_type(), got.cache_control()), (Some("text/plain"), None));
+    assert_eq!(got.metadata().unwrap().len(), 1);
+    assert_eq!(got.metadata().unwrap()["new"], "1");
+    assert_eq!(got.body.collect().await.unwrap().to_vec(), b"hola");
+    replace().send().await.unwrap();
+    let got = b.raw.head_object().bucket(&b.name).key("to").send().await.unwrap();
+    assert_eq!(got.content_type(), Some("binary/octet-stream"));
+    assert!(got.metadata().is_none_or(std::collections::HashMap::is_empty));
+}
+
+async fn a_copy_onto_itself_must_replace_the_attributes(b: Bucket) {
+    put_with_attributes(&b).await;
+    assert_eq!(refusal(copy(&b, "from", "from").send().await), refused(400, "InvalidRequest"));
+    let replace = copy(&b, "from", "from").metadata_directive(MetadataDirective::Replace);
+    replace.content_type("text/plain").send().await.unwrap();
+    let got = b.raw.get_object().bucket(&b.name).key("from").send().await.unwrap();
+    assert_eq!((got.content_type(), got.cache_control()), (Some("text/plain"), None));
+    assert_eq!(got.body.collect().await.unwrap().to_vec(), b"hola");
+}
+
+async fn a_large_object_is_copied_whole(b: Bucket) {
+    let large = bytes(1, 4_500_001);
+    b.put("from", &large).await;
+    b.put("to", "old").await;
+    copy(&b, "from", "to").send().await.unwrap();
+    assert!(content(&b, "to").await == large);
+    let itself = copy(&b, "to", "to").metadata_directive(MetadataDirective::Replace);
+    itself.metadata("id", "1").send().await.unwrap();
+    assert!(content(&b, "to").await == large);
+    assert_eq!(etag(&b, "to").await, etag(&b, "from").await);
+}
+
+async fn any_key_can_be_copied(b: Bucket) {
+    for key in STRANGE.into_iter().chain(["s/a?versionId=x", "s/+", "s/ ", "s/a b+c%20d"]) {
+        b.put(key, key).await;
+        copy(&b, key, &format!("copy/{key}")).send().await.unwrap();
+        assert_eq!(content(&b, &format!("copy/{key}")).await, key.as_bytes(), "{key:?}");
+    }
+    // A slash before the bucket, and slashes that stand for themselves.
+    let plain = format!("/{}/s/a//b", b.name);
+    b.raw.copy_object().bucket(&b.name).key("plain").copy_source(plain).send().await.unwrap();
+    assert_eq!(content(&b, "plain").await, b"s/a//b");
+}
+
+async fn a_copy_can_insist_on_its_source(b: Bucket) {
+    b.put("from", "one").await;
+    let etag = etag(&b, "from").await;
+    let (before, after) = (DateTime::from_secs(1_000_000_000), DateTime::from_secs(4_000_000_000));
+    let copy = || copy(&b, "from", "to");
+    let failed = refused(412, "PreconditionFailed");
+    assert_eq!(refusal(copy().copy_source_if_match("\"other\"").send().await), failed);
+    assert_eq!(refusal(copy().copy_source_if_none_match(&etag).send().await), failed);
+    assert_eq!(refusal(copy().copy_source_if_unmodified_since(before).send().await), failed);
+    assert_eq!(status(b.raw.head_object().bucket(&b.name).key("to").send().await), 404);
+    assert_eq!(status(copy().copy_source_if_match(&etag).send().await), 200);
+    assert_eq!(status(copy().copy_source_if_none_match("\"other\"").send().await), 200);
+    assert_eq!(status(copy().copy_source_if_unmodified_since(after).send().await), 200);
+    assert_eq!(status(copy().copy_source_if_modified_since(before).send().await), 200);
+}
+
+async fn a_copy_can_insist_on_a_new_key(b: Bucket) {
+    b.put("from", "one").await;
+    let new = || copy(&b, "from", "to").if_none_match("*").send();
+    assert_eq!(status(new().await), 200);
+    assert_eq!(refusal(new().await), refused(412, "PreconditionFailed"));
+    b.delete("to").await;
+    assert_eq!(status(new().await), 200);
+}
+
+async fn a_copy_can_insist_on_what_it_overwrites(b: Bucket) {
+    b.put("from", "one").await;
+    let over = |etag: &str| copy(&b, "from", "to").if_match(etag).send();
+    assert_eq!(refusal(over("\"any\"").await), refused(404, "NoSuchKey"));
+    b.put("to", "two").await;
+    let old = etag(&b, "to").await;
+    assert_eq!(refusal(over("\"other\"").await), refused(412, "PreconditionFailed"));
+    assert_eq!(etag(&b, "to").await, old);
+    assert_eq!(status(over(&old).await), 200);
+    assert_eq!(content(&b, "to").await, b"one");
+    assert_eq!(refusal(over(&old).await), refused(412, "PreconditionFailed"));
+}
+
+/// LocalStack refuses too, but has overwritten the content by then, under the old ETag.
+#[tokio::test]
+async fn a_refused_copy_changes_nothing() {
+    let b = Bucket::embedded().await;
+    b.put("from", "one").await;
+    b.put("to", "two").await;
+    let old = etag(&b, "to").await;
+    let failed = refused(412, "PreconditionFailed");
+    assert_eq!(refusal(copy(&b, "from", "to").if_none_match("*").send().await), failed);
+    assert_eq!(refusal(copy(&b, "from", "to").if_match("\"other\"").send().await), failed);
+    assert_eq!((content(&b, "to").await, etag(&b, "to").await), (b"two".to_vec(), old));
+}
+
+async fn a_copy_of_nothing_is_404(b: Bucket) {
+    b.put("to", "old").await;
+    assert_eq!(refusal(copy(&b, "nope", "to").send().await), refused(404, "NoSuchKey"));
+    assert_eq!(content(&b, "to").await, b"old");
+    let elsewhere = b.raw.copy_object().bucket(&b.name).key("to").copy_source("no-such-bucket-here/k");
+    assert_eq!(refusal(elsewhere.send().await), refused(404, "NoSuchBucket"));
+    let into = b.raw.copy_object().bucket("no-such-bucket-here").key("k").copy_source(source(&b, "to"));
+    assert_eq!(refusal(into.send().await), refused(404, "NoSuchBucket"));
+}
+
+/// The least size of every part but the last.
+const PART: usize = 5 * 1024 * 1024;
+
+/// Bytes that repeat at no border of a chunk or a part.
+fn bytes(seed: usize, length: usize) -> Vec<u8> {
+    (seed..seed + length).map(|i| (i % 251) as u8).collect()
+}
+
+async fn start(b: &Bucket, key: &str) -> String {
+    let started = b.raw.create_multipart_upload().bucket(&b.name).key(key).send().await.unwrap();
+    assert_eq!((started.bucket(), started.key()), (Some(b.name.as_str()), Some(key)));
+    started.upload_id.unwrap()
+}
+
+/// Uploads one part, and tells its ETag.
+async fn upload(b: &Bucket, key: &str, id: &str, number: i32, content: impl Into<Vec<u8>>) -> String {
+    let part = b.raw.upload_part().bucket(&b.name).key(key).upload_id(id).part_number(number);
+    part.body(ByteStream::from(content.into())).send().await.unwrap().e_tag.unwrap()
+}
+
+fn copy_part(b: &Bucket, (key, id): (&str, &str), number: i32, from: &str) -> UploadPartCopyFluentBuilder {
+    let part = b.raw.upload_part_copy().bucket(&b.name).key(key).upload_id(id).part_number(number);
+    part.copy_source(source(b, from))
+}
+
+fn complete(b: &Bucket, key: &str, id: &str, parts: &[(i32, &str)]) -> CompleteMultipartUploadFluentBuilder {
+    let part =
+        |(number, etag): &(i32, &str)| CompletedPart::builder().part_number(*number).e_tag(*etag).build();
+    let parts = parts.iter().map(part).collect();
+    let parts = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+    b.raw.complete_multipart_upload().bucket(&b.name).key(key).upload_id(id).multipart_upload(parts)
+}
+
+/// Keys of the uploads that are under way.
+async fn uploads(b: &Bucket) -> Vec<String> {
+    let listed = b.raw.list_multipart_uploads().bucket(&b.name).send().await.unwrap();
+    assert_eq!(listed.is_truncated(), Some(false));
+    listed.uploads().iter().map(|upload| upload.key().unwrap().to_owned()).collect()
+}
+
+async fn parts_make_one_object_whatever_their_order(b: Bucket) {
+    let whole = bytes(3, 2 * PART + 1000);
+    let id = start(&b, "k").await;
+    let last = upload(&b, "k", &id, 7, &whole[2 * PART..]).await;
+    let second = upload(&b, "k", &id, 5, &whole[PART..2 * PART]).await;
+    let first = upload(&b, "k", &id, 2, &whole[..PART]).await;
+    // A part may be named without quotes.
+    let parts = [(2, first.as_str()), (5, second.trim_matches('"')), (7, last.as_str())];
+    let done = complete(&b, "k", &id, &parts).send().await.unwrap();
+    assert_eq!((done.bucket(), done.key()), (Some(b.name.as_str()), Some("k")));
+    let tag = done.e_tag().unwrap();
+    assert!(tag.ends_with("-3\""), "{tag}");
+    let head = b.raw.head_object().bucket(&b.name).key("k").send().await.unwrap();
+    assert_eq!((head.e_tag(), head.content_length()), (Some(tag), Some(whole.len() as i64)));
+    let list = b.raw.list_objects_v2().bucket(&b.name).send().await.unwrap();
+    let listed = &list.contents()[0];
+    assert_eq!((listed.e_tag(), listed.size()), (Some(tag), Some(whole.len() as i64)));
+    assert!(content(&b, "k").await == whole);
+    for (first, last) in
+        [(PART - 3, PART + 3), (PART, PART), (PART - 1, 2 * PART), (2 * PART - 1, whole.len() - 1)]
+    {
+        let range = format!("bytes={first}-{last}");
+        let got =
+            b.raw.get_object().bucket(&b.name).key("k").range(&range).if_match(tag).send().await.unwrap();
+        assert!(got.body.collect().await.unwrap().to_vec() == whole[first..=last], "{range}");
+    }
+    let got = b.raw.get_object().bucket(&b.name).key("k").range("bytes=-1001").send().await.unwrap();
+    assert!(got.body.collect().await.unwrap().to_vec() == whole[2 * PART - 1..]);
+}
+
+async fn an_upload_brings_its_attributes(b: Bucket) {
+    let started = b.raw.create_multipart_upload().bucket(&b.name).key("k").content_type("text/markdown");
+    let started = started.cache_control("max-age=60").metadata("id", "42").send().await.unwrap();
+    let id = started.upload_id.unwrap();
+    let part = upload(&b, "k", &id, 1, "hola").await;
+    complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
+    let head = b.raw.head_object().bucket(&b.name).key("k").send().await.unwrap();
+    assert_eq!((head.content_type(), head.cache_control()), (Some("text/markdown"), Some("max-age=60")));
+    assert_eq!(head.metadata().unwrap()["id"], "42");
+    let got = b.raw.get_object().bucket(&b.name).key("k").send().await.unwrap();
+    assert_eq!((got.content_type(), got.cache_control()), (Some("text/markdown"), Some("max-age=60")));
+    assert_eq!(got.metadata().unwrap()["id"], "42");
+    let id = start(&b, "plain").await;
+    let part = upload(&b, "plain", &id, 1, "").await;
+    complete(&b, "plain", &id, &[(1, &part)]).send().await.unwrap();
+    let head = b.raw.head_object().bucket(&b.name).key("plain").send().await.unwrap();
+    assert_eq!((head.content_type(), head.content_length()), (Some("binary/octet-stream"), Some(0)));
+    assert!(content(&b, "plain").await.is_empty());
+}
+
+async fn a_part_in_the_middle_has_a_least_size(b: Bucket) {
+    let id = start(&b, "k").await;
+    let first = upload(&b, "k", &id, 1, "small").await;
+    let last = upload(&b, "k", &id, 2, "last").await;
+    let both = complete(&b, "k", &id, &[(1, &first), (2, &last)]).send().await;
+    assert_eq!(refusal(both), refused(400, "EntityTooSmall"));
+    assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
+    complete(&b, "k", &id, &[(2, &last)]).send().await.unwrap();
+    assert_eq!(content(&b, "k").await, b"last");
+}
+
+async fn parts_are_named_in_order(b: Bucket) {
+    let id = start(&b, "k").await;
+    let first = upload(&b, "k", &id, 1, "one").await;
+    let second = upload(&b, "k", &id, 2, "two").await;
+    let swapped = complete(&b, "k", &id, &[(2, &second), (1, &first)]).send().await;
+    assert_eq!(refusal(swapped), refused(400, "InvalidPartOrder"));
+    assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
+}
+
+async fn a_part_is_named_as_it_was_uploaded(b: Bucket) {
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "one").await;
+    let wrong = "\"4d186321c1a7f0f354b297e8914ab240\"";
+    assert_eq!(refusal(complete(&b, "k", &id, &[(1, wrong)]).send().await), refused(400, "InvalidPart"));
+    assert_eq!(refusal(complete(&b, "k", &id, &[(2, &part)]).send().await), refused(400, "InvalidPart"));
+    assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
+    complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
+}
+
+async fn a_part_number_is_from_1_to_10_000(b: Bucket) {
+    let id = start(&b, "k").await;
+    for number in [0, 10_001] {
+        let part = b.raw.upload_part().bucket(&b.name).key("k").upload_id(&id).part_number(number);
+        let part = part.body(ByteStream::from_static(b"x")).send().await;
+        assert_eq!(refusal(part), refused(400, "InvalidArgument"), "{number}");
+    }
+    let part = upload(&b, "k", &id, 10_000, "x").await;
+    complete(&b, "k", &id, &[(10_000, &part)]).send().await.unwrap();
+}
+
+async fn an_unknown_upload_is_no_such_upload(b: Bucket) {
+    b.put("from", "hola").await;
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "one").await;
+    let unknown = refused(404, "NoSuchUpload");
+    for (key, id) in [("k", "bm8tc3VjaC11cGxvYWQ"), ("other", id.as_str())] {
+        let put = b.raw.upload_part().bucket(&b.name).key(key).upload_id(id).part_number(1);
+        assert_eq!(refusal(put.body(ByteStream::from_static(b"x")).send().await), unknown);
+        assert_eq!(refusal(copy_part(&b, (key, id), 1, "from").send().await), unknown);
+        assert_eq!(refusal(complete(&b, key, id, &[(1, &part)]).send().await), unknown);
+        let abort = b.raw.abort_multipart_upload().bucket(&b.name).key(key).upload_id(id);
+        assert_eq!(refusal(abort.send().await), unknown);
+    }
+    complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
+}
+
+async fn an_upload_is_no_object_before_its_end(b: Bucket) {
+    b.put("old", "old").await;
+    for key in ["new", "old"] {
+        let id = start(&b, key).await;
+        let part = upload(&b, key, &id, 1, "new").await;
+        assert_eq!(keys(&b, "").await.contains(&"new".to_owned()), key == "old");
+        assert_eq!(status(b.raw.head_object().bucket(&b.name).key("new").send().await) == 200, key == "old");
+        assert_eq!(content(&b, "old").await, b"old");
+        assert_eq!(uploads(&b).await, [key]);
+        complete(&b, key, &id, &[(1, &part)]).send().await.unwrap();
+        assert_eq!(content(&b, key).await, b"new");
+    }
+}
+
+async fn an_aborted_upload_is_gone(b: Bucket) {
+    let id = start(&b, "a&b <é>").await;
+    let other = start(&b, "b").await;
+    let part = upload(&b, "a&b <é>", &id, 1, "one").await;
+    assert_eq!(uploads(&b).await, ["a&b <é>", "b"]);
+    let some = b.raw.list_multipart_uploads().bucket(&b.name).prefix("b").send().await.unwrap();
+    assert_eq!((some.uploads().len(), some.uploads()[0].upload_id()), (1, Some(other.as_str())));
+    assert!(some.uploads()[0].initiated().is_some());
+    let abort = || b.raw.abort_multipart_upload().bucket(&b.name).key("a&b <é>").upload_id(&id).send();
+    abort().await.unwrap();
+    assert_eq!(uploads(&b).await, ["b"]);
+    let completed = complete(&b, "a&b <é>", &id, &[(1, &part)]).send().await;
+    assert_eq!(refusal(completed), refused(404, "NoSuchUpload"));
+    assert_eq!(refusal(abort().await), refused(404, "NoSuchUpload"));
+    assert!(keys(&b, "").await.is_empty());
+}
+
+async fn a_completed_upload_is_gone(b: Bucket) {
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "one").await;
+    complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
+    assert!(uploads(&b).await.is_empty());
+    let abort = b.raw.abort_multipart_upload().bucket(&b.name).key("k").upload_id(&id).send().await;
+    assert_eq!(refusal(abort), refused(404, "NoSuchUpload"));
+    assert_eq!(content(&b, "k").await, b"one");
+}
+
+async fn a_part_that_comes_again_replaces_the_first(b: Bucket) {
+    let id = start(&b, "k").await;
+    let old = upload(&b, "k", &id, 1, "one").await;
+    let new = upload(&b, "k", &id, 1, "two").await;
+    assert_eq!(refusal(complete(&b, "k", &id, &[(1, &old)]).send().await), refused(400, "InvalidPart"));
+    complete(&b, "k", &id, &[(1, &new)]).send().await.unwrap();
+    assert_eq!(content(&b, "k").await, b"two");
+}
+
+async fn parts_that_are_not_named_are_left_out(b: Bucket) {
+    let id = start(&b, "k").await;
+    let none = complete(&b, "k", &id, &[]).send().await;
+    assert_eq!(status(none), 400);
+    upload(&b, "k", &id, 1, "one").await;
+    let part = upload(&b, "k", &id, 2, "two").await;
+    upload(&b, "k", &id, 3, "three").await;
+    let done = complete(&b, "k", &id, &[(2, &part)]).send().await.unwrap();
+    assert!(done.e_tag().unwrap().ends_with("-1\""));
+    assert_eq!(content(&b, "k").await, b"two");
+}
+
+async fn a_wrong_checksum_of_a_part_is_refused(b: Bucket) {
+    let id = start(&b, "k").await;
+    let part = || {
+        let part = b.raw.upload_part().bucket(&b.name).key("k").upload_id(&id).part_number(1);
+        part.body(ByteStream::from_static(b"hola"))
+    };
+    assert_eq!(status(part().content_md5("1B2M2Y8AsgTpgAmY7PhCfg==").send().await), 400);
+    assert_eq!(status(part().checksum_crc32("AAAAAA==").send().await), 400);
+    let missing = complete(&b, "k", &id, &[(1, "\"4d186321c1a7f0f354b297e8914ab240\"")]).send().await;
+    assert_eq!(refusal(missing), refused(400, "InvalidPart"));
+}
+
+async fn an_upload_can_insist_on_a_new_key(b: Bucket) {
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "one").await;
+    complete(&b, "k", &id, &[(1, &part)]).if_none_match("*").send().await.unwrap();
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "two").await;
+    let again = || complete(&b, "k", &id, &[(1, &part)]);
+    let failed = again().if_none_match("*").send().await;
+    assert_eq!(refusal(failed), refused(412, "PreconditionFailed"));
+    assert_eq!(content(&b, "k").await, b"one");
+    assert_eq!(uploads(&b).await, ["k"]);
+    again().send().await.unwrap();
+    assert_eq!(content(&b, "k").await, b"two");
+}
+
+async fn an_upload_can_insist_on_a_version(b: Bucket) {
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "two").await;
+    let over = |id: &str, tag: &str| complete(&b, "k", id, &[(1, &part)]).if_match(tag).send();
+    assert_eq!(refusal(over(&id, "\"any\"").await), refused(404, "NoSuchKey"));
+    b.put("k", "one").await;
+    assert_eq!(refusal(over(&id, "\"other\"").await), refused(412, "PreconditionFailed"));
+    assert_eq!(content(&b, "k").await, b"one");
+    // A new one: S3 may call it a conflict when the object is younger than the upload.
+    let id = start(&b, "k").await;
+    upload(&b, "k", &id, 1, "two").await;
+    assert_eq!(status(over(&id, &etag(&b, "k").await).await), 200);
+    assert_eq!(content(&b, "k").await, b"two");
+}
+
+async fn parts_can_be_copied(b: Bucket) {
+    let from = bytes(5, PART + 2000);
+    b.put("from é+", &from).await;
+    let id = start(&b, "k").await;
+    let first =
+        copy_part(&b, ("k", &id), 1, "from é+").copy_source_range(format!("bytes=1000-{}", PART + 999));
+    let first = first.send().await.unwrap().copy_part_result.unwrap();
+    assert!(first.last_modified().is_some());
+    let second = copy_part(&b, ("k", &id), 2, "from é+").copy_source_range("bytes=7-7");
+    let second = second.send().await.unwrap().copy_part_result.unwrap().e_tag.unwrap();
+    complete(&b, "k", &id, &[(1, first.e_tag().unwrap()), (2, &second)]).send().await.unwrap();
+    assert!(content(&b, "k").await == [&from[1000..PART + 1000], &from[7..=7]].concat());
+    // Without a range all of it, and an object of parts can be a source too.
+    let id = start(&b, "whole").await;
+    let part = copy_part(&b, ("whole", &id), 1, "k").send().await.unwrap();
+    let part = part.copy_part_result.unwrap().e_tag.unwrap();
+    complete(&b, "whole", &id, &[(1, &part)]).send().await.unwrap();
+    assert!(content(&b, "whole").await == content(&b, "k").await);
+}
+
+async fn a_part_can_insist_on_its_source(b: Bucket) {
+    b.put("from", "0123456789").await;
+    let tag = etag(&b, "from").await;
+    let id = start(&b, "k").await;
+    let part = || copy_part(&b, ("k", &id), 1, "from");
+    let failed = refused(412, "PreconditionFailed");
+    assert_eq!(refusal(part().copy_source_if_match("\"other\"").send().await), failed);
+    assert_eq!(refusal(part().copy_source_if_none_match(&tag).send().await), failed);
+    assert_eq!(status(part().copy_source_if_match(&tag).send().await), 200);
+    for wrong in ["bytes=5-3", "bytes=3-", "bytes=-3", "3-5", "bytes=0-10"] {
+        let wrong = part().copy_source_range(wrong).send().await;
+        assert_eq!(refusal(wrong), refused(400, "InvalidArgument"));
+    }
+    assert_eq!(status(part().copy_source_range("bytes=10-11").send().await), 400);
+    assert_eq!(refusal(copy_part(&b, ("k", &id), 1, "nope").send().await), refused(404, "NoSuchKey"));
+}
+
+async fn one_part_and_many_overwrite_each_other(b: Bucket) {
+    let whole = bytes(9, PART + 10);
+    for _ in 0..2 {
+        let id = start(&b, "k").await;
+        let first = upload(&b, "k", &id, 1, &whole[..PART]).await;
+        let last = upload(&b, "k", &id, 2, &whole[PART..]).await;
+        complete(&b, "k", &id, &[(1, &first), (2, &last)]).send().await.unwrap();
+        assert!(content(&b, "k").await == whole);
+        b.put("k", "small").await;
+        assert_eq!(content(&b, "k").await, b"small");
+        assert_eq!(etag(&b, "k").await, "\"eb5c1399a871211c7e7ed732d15e3a8b\"");
+    }
+    b.delete("k").await;
+    assert!(keys(&b, "").await.is_empty());
+}
+
+async fn an_object_of_parts_can_be_copied(b: Bucket) {
+    let whole = bytes(11, PART + 10);
+    let id = start(&b, "from").await;
+    let first = upload(&b, "from", &id, 1, &whole[..PART]).await;
+    let last = upload(&b, "from", &id, 2, &whole[PART..]).await;
+    complete(&b, "from", &id, &[(1, &first), (2, &last)]).send().await.unwrap();
+    copy(&b, "from", "to").send().await.unwrap();
+    b.delete("from").await;
+    let head = b.raw.head_object().bucket(&b.name).key("to").send().await.unwrap();
+    assert_eq!(head.content_length(), Some(whole.len() as i64));
+    assert!(content(&b, "to").await == whole);
+}
+
+fn delete(
+    b: &Bucket,
+    keys: impl IntoIterator<Item = impl Into<String>>,
+    quiet: bool,
+) -> DeleteObjectsFluentBuilder {
+    let object = |key| ObjectIdentifier::builder().key(key).build().unwrap();
+    let objects = keys.into_iter().map(object).collect();
+    let delete = Delete::builder().set_objects(Some(objects)).quiet(quiet).build().unwrap();
+    b.raw.delete_objects().bucket(&b.name).delete(delete)
+}
+
+fn deleted(output: &DeleteObjectsOutput) -> Vec<&str> {
+    let mut keys: Vec<_> = output.deleted().iter().map(|object| object.key().unwrap()).collect();
+    keys.sort_unstable();
+    keys
+}
+
+async fn many_keys_are_deleted_at_once(b: Bucket) {
+    for key in ["a", "b", "c", "d"] {
+        b.put(key, "x").await;
+    }
+    let done = delete(&b, ["a", "nope", "c"], false).send().await.unwrap();
+    assert_eq!(deleted(&done), ["a", "c", "nope"]);
+    assert!(done.errors().is_empty());
+    assert_eq!(keys(&b, "").await, ["b", "d"]);
+    let elsewhere = delete(&b, ["b"], false).bucket("no-such-bucket-here").send().await;
+    assert_eq!(refusal(elsewhere), refused(404, "NoSuchBucket"));
+    assert_eq!(refusal(delete(&b, [""; 0], false).send().await), refused(400, "MalformedXML"));
+}
+
+/// Keys as long as they may be, and with characters that grow in XML.
+async fn a_thousand_keys_are_deleted_at_once(b: Bucket) {
+    let keys: Vec<_> = (0..1000).map(|i| format!("{i:04}{}", "&".repeat(1020))).collect();
+    b.put(&keys[0], "x").await;
+    b.put(&keys[999], "x").await;
+    let done = delete(&b, &keys, false).send().await.unwrap();
+    assert_eq!(deleted(&done), keys);
+    assert!(self::keys(&b, "").await.is_empty());
+}
+
+async fn a_quiet_batch_tells_errors_only(b: Bucket) {
+    b.put("a", "x").await;
+    let done = delete(&b, ["a", "nope"], true).send().await.unwrap();
+    assert!(done.deleted().is_empty() && done.errors().is_empty());
+    assert!(keys(&b, "").await.is_empty());
+}
+
+async fn strange_keys_are_deleted_at_once(b: Bucket) {
+    // XML has no way to say some characters.
+    let mut strange = STRANGE.to_vec();
+    strange.retain(|key| !key.contains(char::is_control));
+    strange.extend(["s/&amp;", "s/<Key>", "s/ ", "s/]]>"]);
+    for key in &strange {
+        b.put(key, "x").await;
+    }
+    b.put("s/AA", "x").await;
+    let done = delete(&b, strange.iter().copied(), false).send().await.unwrap();
+    strange.sort_unstable();
+    assert_eq!(deleted(&done), strange);
+    assert_eq!(keys(&b, "").await, ["s/AA"]);
+}
+
+/// LocalStack deletes any number.
+#[tokio::test]
+async fn more_than_a_thousand_keys_are_refused() {
+    let b = Bucket::embedded().await;
+    b.put("0", "x").await;
+    let keys = (0..1001).map(|i| i.to_string());
+    assert_eq!(refusal(delete(&b, keys, false).send().await), refused(400, "MalformedXML"));
+    assert_eq!(content(&b, "0").await, b"x");
+}
+
+/// LocalStack answers 501 to the condition.
+#[tokio::test]
+async fn a_deletion_can_insist_on_a_version() {
+    let b = Bucket::embedded().await;
+    b.put("k", "one").await;
+    let delete = |tag: &str| b.raw.delete_object().bucket(&b.name).key("k").if_match(tag).send();
+    let old = etag(&b, "k").await;
+    assert_eq!(refusal(delete("\"other\"").await), refused(412, "PreconditionFailed"));
+    b.put("k", "two").await;
+    assert_eq!(refusal(delete(&old).await), refused(412, "PreconditionFailed"));
+    assert_eq!(content(&b, "k").await, b"two");
+    assert_eq!(status(delete(&etag(&b, "k").await).await), 200);
+    assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
+    // With a condition a deletion is not idempotent.
+    assert_eq!(refusal(delete("\"other\"").await), refused(404, "NoSuchKey"));
+    assert_eq!(refusal(delete("*").await), refused(404, "NoSuchKey"));
+    b.put("k", "three").await;
+    assert_eq!(status(delete("*").await), 200);
+}
+
+/// LocalStack takes no notice of the ETags.
+#[tokio::test]
+async fn a_batch_of_deletions_can_insist_on_versions() {
+    let b = Bucket::embedded().await;
+    for key in ["a", "b", "c"] {
+        b.put(key, key).await;
+    }
+    let object = |key: &str, tag: &str| ObjectIdentifier::builder().key(key).e_tag(tag).build().unwrap();
+    let right = etag(&b, "b").await;
+    let objects = vec![object("a", "\"other\""), object("b", &right), object("c", "*")];
+    let batch = Delete::builder().set_objects(Some(objects)).build().unwrap();
+    let done = b.raw.delete_objects().bucket(&b.name).delete(batch).send().await.unwrap();
+    assert_eq!(deleted(&done), ["b", "c"]);
+    assert_eq!(done.errors().len(), 1);
+    assert_eq!((done.errors()[0].key(), done.errors()[0].code()), (Some("a"), Some("PreconditionFailed")));
+    assert_eq!(keys(&b, "").await, ["a"]);
+}
+
+/// LocalStack takes the same part twice.
+#[tokio::test]
+async fn no_part_is_named_twice() {
+    let b = Bucket::embedded().await;
+    let id = start(&b, "k").await;
+    let part = upload(&b, "k", &id, 1, "one").await;
+    let twice = complete(&b, "k", &id, &[(1, &part), (1, &part)]).send().await;
+    assert_eq!(refusal(twice), refused(400, "InvalidPartOrder"));
 }

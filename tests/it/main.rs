@@ -26,3 +26,4 @@ mod skill_costs;
 mod skills;
 mod specification;
 mod tenancy;
+mod writing;

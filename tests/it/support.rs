@@ -131,7 +131,7 @@ pub fn session(user: &str, thread: &str, ticket: &str) -> Session {
         user: Some(UserId::parse(user).unwrap()),
         thread: Some(ThreadId::parse(thread).unwrap()),
         ticket: Some(TicketId::parse(ticket).unwrap()),
-        libraries: Vec::new(),
+        ..Session::default()
     }
 }
 

@@ -1,0 +1,299 @@
+//! `edit` and `append`: changes that are made from what is there, and never lose another's.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde::Serialize;
+use tracing::instrument;
+
+use super::S3Backend;
+use super::read::{binary_file, is_directory};
+use super::write::{Written, changed, new_file};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::mount::{Target, WritableKey};
+use crate::path::{IntoPath, VirtualPath};
+use crate::store::{ByteRange, Condition, Fetched, PartSource, Properties, Put, Seen, WriteId, pause};
+use crate::text::{self, Binary, ReplaceError};
+
+/// A file that was edited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Edited {
+    /// Its path.
+    pub path: VirtualPath,
+    /// How often the text was replaced.
+    pub replacements: u64,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The ETag of what was written; `None` as in [`Written::etag`].
+    pub etag: Option<String>,
+}
+
+/// Those of one process who change the same file wait for each other: they would only get in each
+/// other's way.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Queues {
+    fn of(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(key).and_then(Weak::upgrade) {
+            return queue;
+        }
+        // Queues that nobody stands in go when there are many.
+        if queues.len() >= 1024 {
+            queues.retain(|_, queue| queue.strong_count() > 0);
+        }
+        let queue = Arc::new(tokio::sync::Mutex::new(()));
+        queues.insert(key.to_owned(), Arc::downgrade(&queue));
+        queue
+    }
+}
+
+/// What is changed: a version, and its content where that is needed.
+struct Base {
+    seen: Seen,
+    /// `None` when it is too long to be sent again.
+    content: Option<Vec<u8>>,
+}
+
+/// What a change makes of it.
+enum Change<'a> {
+    Replace { old: &'a str, new: &'a str, all: bool },
+    Append(&'a Bytes),
+}
+
+impl S3Backend {
+    /// Replaces text in a file. `old` must stand there exactly once.
+    ///
+    /// The file keeps its encoding, its byte order mark and its line ends. If others change it meanwhile,
+    /// the replacement is made again in what they wrote, for up to
+    /// [`Settings::conflict_patience`](crate::Settings::conflict_patience).
+    ///
+    /// Costs two requests, and two more each time that another writer was first; on a server that is not
+    /// AWS one more, once a handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when `old` is empty, absent or not unique;
+    /// [`ErrorKind::Conflict`] when others were faster all the time, or when the answer was lost and
+    /// nothing tells whether the change took effect ([`Error::may_have_taken_effect`]);
+    /// [`ErrorKind::BinaryFile`], [`ErrorKind::TooLarge`], [`ErrorKind::ReadOnly`],
+    /// [`ErrorKind::NotFound`].
+    pub async fn edit(&self, path: impl IntoPath, old: &str, new: &str) -> Result<Edited> {
+        self.edit_path(path.into_path()?, old, new, false).await
+    }
+
+    /// Replaces text in a file wherever it stands, at least once. Else as [`S3Backend::edit`].
+    ///
+    /// # Errors
+    /// As [`S3Backend::edit`].
+    pub async fn edit_all(&self, path: impl IntoPath, old: &str, new: &str) -> Result<Edited> {
+        self.edit_path(path.into_path()?, old, new, true).await
+    }
+
+    /// Puts bytes behind a file, and makes the file when it is not there.
+    ///
+    /// Nothing is put between, no line end either. Other writers' changes stay, as in
+    /// [`S3Backend::edit`]. A long file is put together by the server and is not downloaded.
+    ///
+    /// Costs two requests as [`S3Backend::edit`]; beyond twice
+    /// [`Settings::part_bytes`](crate::Settings::part_bytes) five.
+    ///
+    /// # Errors
+    /// As [`S3Backend::edit`], but for what is said of `old`.
+    pub async fn append(&self, path: impl IntoPath, content: impl Into<Bytes>) -> Result<Written> {
+        self.append_path(path.into_path()?, content.into()).await
+    }
+
+    #[instrument(name = "edit", skip_all, fields(?path, all))]
+    async fn edit_path(&self, path: VirtualPath, old: &str, new: &str, all: bool) -> Result<Edited> {
+        let (target, key) = self.file_target(&path)?;
+        if old.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "the text to replace is empty")
+                .at(&path)
+                .with_hint("give the text that shall be replaced; to add text, use append or write"));
+        }
+        let (written, replacements) = self.change(&target, &key, Change::Replace { old, new, all }).await?;
+        let Written { path, size, etag } = written;
+        Ok(Edited { path, replacements, size, etag })
+    }
+
+    #[instrument(name = "append", skip_all, fields(?path, bytes = content.len()))]
+    async fn append_path(&self, path: VirtualPath, content: Bytes) -> Result<Written> {
+        let (target, key) = self.file_target(&path)?;
+        self.check_file_size(&path, content.len() as u64)?;
+        Ok(self.change(&target, &key, Change::Append(&content)).await?.0)
+    }
+
+    async fn change(&self, target: &Target, key: &WritableKey, change: Change<'_>) -> Result<(Written, u64)> {
+        let path = &target.path;
+        let deadline = Instant::now() + self.shared.conflict_patience;
+        let conditional = self.conditions(target).await?;
+        let queue = self.shared.queues.of(key.as_str());
+        let turn = tokio::time::timeout_at(deadline.into(), queue.lock()).await;
+        // Who waited in vain tries once all the same.
+        let _turn = turn.ok();
+        let id = WriteId::new()?;
+        let mut rounds = 0;
+        loop {
+            let made = self.change_once(target, key, &change, &id, conditional).await;
+            let overtaken = match made {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => None,
+                // It changed while it was being read.
+                Err(error) if error.kind() == ErrorKind::Conflict && !error.may_have_taken_effect() => {
+                    Some(error)
+                }
+                Err(error) => return Err(error),
+            };
+            if Instant::now() >= deadline {
+                let now = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
+                let error = changed(path, now.and_then(|meta| meta.etag).as_deref());
+                return Err(match overtaken {
+                    Some(source) => error.with_source(source),
+                    None => error,
+                });
+            }
+            rounds += 1;
+            pause(rounds).await;
+        }
+    }
+
+    /// Makes the change once; `None` when another writer was first.
+    async fn change_once(
+        &self,
+        target: &Target,
+        key: &WritableKey,
+        change: &Change<'_>,
+        id: &WriteId,
+        conditional: bool,
+    ) -> Result<Option<(Written, u64)>> {
+        let path = &target.path;
+        let base = self.base(path, key, change).await?;
+        let seen = base.as_ref().map(|base| &base.seen);
+        let old_size = seen.map(|seen| seen.meta.size);
+        let condition = match conditional {
+            true => Condition::unchanged(seen).map_err(|e| e.during("change", path))?,
+            false => Condition::Always,
+        };
+        let properties = match seen {
+            Some(seen) => Properties {
+                history: seen.properties.history.grown(id, &seen.meta),
+                ..seen.properties.clone()
+            },
+            None => new_file(path, id),
+        };
+        let (pieces, size, replacements) = match (base, change) {
+            (Some(Base { content: None, seen }), Change::Append(more)) => {
+                let size = seen.meta.size;
+                (self.copied_then(key, &seen, more), size + more.len() as u64, 0)
+            }
+            (Some(Base { content: None, seen }), Change::Replace { .. }) => {
+                return Err(self.too_large_to_edit(path, seen.meta.size));
+            }
+            (Some(Base { content: Some(mut content), .. }), Change::Append(more)) => {
+                content.extend_from_slice(more);
+                let size = content.len() as u64;
+                (self.pieces(content.into()), size, 0)
+            }
+            (None, Change::Append(more)) => (self.pieces((*more).clone()), more.len() as u64, 0),
+            (Some(Base { content: Some(content), seen }), Change::Replace { old, new, all }) => {
+                let (content, count) = text::replace(&content, old, new, *all)
+                    .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
+                let size = content.len() as u64;
+                (self.pieces(content.into()), size, count)
+            }
+            (None, Change::Replace { .. }) => return Err(self.nothing_there(path).await),
+        };
+        let room = self.room(target, path, size, old_size).await?;
+        let put = self.put_pieces(key, id, condition, &properties, pieces).await;
+        match put.map_err(|e| e.during("change", path))? {
+            Put::Done { etag } => {
+                room.keep();
+                Ok(Some((Written { path: path.clone(), size, etag }, replacements)))
+            }
+            Put::Overtaken => Ok(None),
+        }
+    }
+
+    /// What is there, with its content if that is needed and not too long. One request.
+    async fn base(&self, path: &VirtualPath, key: &WritableKey, change: &Change<'_>) -> Result<Option<Base>> {
+        let most = match change {
+            Change::Append(_) => self.store().single_put_bytes(),
+            Change::Replace { .. } => self.shared.max_read_bytes,
+        };
+        let whole = ByteRange { start: 0, end: None };
+        match self.store().get(key.key(), whole, None).await.map_err(|e| e.during("read", path))? {
+            Fetched::Found { meta, properties, mut body } => {
+                let mut content = None;
+                if meta.size <= most {
+                    let mut bytes = Vec::new();
+                    body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
+                    content = Some(bytes);
+                }
+                Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
+            }
+            Fetched::Missing | Fetched::BehindTheEnd => Ok(None),
+        }
+    }
+
+    /// A long file as it is, and more behind it.
+    fn copied_then(&self, key: &WritableKey, seen: &Seen, more: &Bytes) -> Vec<PartSource> {
+        let mut pieces = self.copied(key.key(), seen);
+        pieces.extend(self.pieces(more.clone()).into_iter().filter(|piece| !piece.is_empty()));
+        pieces
+    }
+
+    /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.
+    pub(super) async fn nothing_there(&self, path: &VirtualPath) -> Error {
+        match self.stat(path).await {
+            Ok(entry) if entry.is_directory() => is_directory(path),
+            Ok(entry) => Self::not_found(path).with_hint(format!(
+                "did you mean `{}`? What changes a file takes its whole name",
+                entry.path
+            )),
+            Err(error) => error,
+        }
+    }
+
+    fn too_large_to_edit(&self, path: &VirtualPath, size: u64) -> Error {
+        let most = self.shared.max_read_bytes;
+        Error::new(
+            ErrorKind::TooLarge,
+            format!("`{path}` is too large to edit: {size} bytes, the limit is {most}"),
+        )
+        .at(path)
+        .with_hint("append to it, or write it anew in smaller files")
+    }
+}
+
+fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -> Error {
+    let invalid =
+        |message: String, hint: &str| Error::new(ErrorKind::InvalidInput, message).at(path).with_hint(hint);
+    let shown = shorten(old);
+    match error {
+        ReplaceError::Binary(Binary(mime)) => binary_file(path, mime, size),
+        ReplaceError::Absent { line_ends: true } => invalid(
+            format!("`{path}` does not hold the text to replace: `{shown}`"),
+            "the file ends its lines with \\r\\n: write them so",
+        ),
+        ReplaceError::Absent { line_ends: false } => invalid(
+            format!("`{path}` does not hold the text to replace: `{shown}`"),
+            "read the file again and copy the text exactly, white space included",
+        ),
+        ReplaceError::NotUnique(count) => invalid(
+            format!("the text to replace stands in `{path}` {count} times: `{shown}`"),
+            "give more of the text around it, or replace all of them (`--all`)",
+        ),
+        ReplaceError::NotEncodable(encoding) => invalid(
+            format!("the new text cannot be written in the encoding of `{path}`, {encoding}"),
+            "use characters that the encoding has, or write the whole file anew, as UTF-8",
+        ),
+        ReplaceError::Lossy(encoding) => invalid(
+            format!("`{path}` cannot be edited without changing more of it: it is damaged {encoding}"),
+            "write the whole file anew, as UTF-8",
+        ),
+    }
+}

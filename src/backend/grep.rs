@@ -1,0 +1,387 @@
+//! `grep`: the lines that match, over many files at once.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tracing::instrument;
+
+use super::S3Backend;
+use super::find::Candidate;
+use crate::error::{Error, ErrorKind, Result};
+use crate::path::VirtualPath;
+use crate::pattern::Pattern;
+use crate::search::{Hits, Meaning, Query};
+use crate::store::{Body, ByteRange, Fetched};
+use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
+
+/// Files that are read at once.
+const AT_ONCE: usize = 64;
+
+/// Longer files are searched as they stream by, off the runtime.
+const WHOLE_BYTES: u64 = 256 * 1024;
+
+/// So many matches are found unless told.
+const MOST_MATCHES: u64 = 1_000;
+
+/// What to search for, and where.
+///
+/// ```
+/// use skillfs::Grep;
+///
+/// let todos = Grep { ignore_case: true, glob: Some("*.md".into()), ..Grep::new("todo:") };
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grep {
+    /// The text to find, as it stands; an expression with [`Grep::regex`].
+    pub pattern: String,
+    /// Where to search: a directory, or a file. `None` is `/workspace`, or all mounts without one.
+    pub root: Option<String>,
+    /// Only in files that match this pattern, as in [`S3Backend::glob`].
+    pub glob: Option<String>,
+    /// Whether the pattern is a regular expression.
+    pub regex: bool,
+    /// Whether `a` is `A`.
+    pub ignore_case: bool,
+    /// How many lines before and behind each match come along.
+    pub context: usize,
+    /// The most matches of one file; `None` is no limit of its own.
+    pub max_per_file: Option<u64>,
+    /// The most matches in all. Default 1,000.
+    pub max_matches: u64,
+}
+
+impl Grep {
+    /// Everything as it is by default.
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self {
+            pattern: pattern.into(),
+            root: None,
+            glob: None,
+            regex: false,
+            ignore_case: false,
+            context: 0,
+            max_per_file: None,
+            max_matches: MOST_MATCHES,
+        }
+    }
+}
+
+/// A line that matches, or one around it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GrepLine {
+    /// The file.
+    pub path: VirtualPath,
+    /// The number of the line, from 1.
+    pub line: u64,
+    /// The line without its end; of a very long one the first 16 KiB.
+    pub text: String,
+    /// Whether it only stands around a match.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub context: bool,
+    /// Whether the line is longer than its text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
+}
+
+/// A file that could not be searched.
+#[derive(Debug, Serialize)]
+#[non_exhaustive]
+pub struct NotSearched {
+    /// The file.
+    pub path: VirtualPath,
+    /// Why not.
+    pub reason: String,
+}
+
+/// What was found in one file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct FileHits {
+    /// The file.
+    pub path: VirtualPath,
+    /// Matches and the lines around them, in order.
+    pub lines: Vec<GrepLine>,
+    /// How many of the lines match.
+    pub matches: u64,
+    /// Whether the file has more matches than are told.
+    pub truncated: bool,
+    /// Whether it was left out because it is no text.
+    pub binary: bool,
+    /// Why it was not searched, if it was not.
+    pub failed: Option<String>,
+}
+
+/// What [`S3Backend::grep`] found, and what it did not look at.
+#[derive(Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct GrepResult {
+    /// Matches and the lines around them, by path bytes and number.
+    pub lines: Vec<GrepLine>,
+    /// How many of the lines match.
+    pub matches: u64,
+    /// Whether there are, or may be, more matches than are told.
+    pub truncated: bool,
+    /// How many files were searched.
+    pub searched: u64,
+    /// How many files were left out because they are no text.
+    pub binary: u64,
+    /// Files that could not be searched, and why.
+    pub not_searched: Vec<NotSearched>,
+}
+
+impl S3Backend {
+    /// Finds lines in files: literally by default, with a regular expression on request.
+    ///
+    /// Text is what [`S3Backend::read`] takes for text, in all its encodings. Binary files are left out
+    /// and counted. The order is always that of path bytes and line numbers, and with a limit the first
+    /// matches in that order are told.
+    ///
+    /// Costs one request for every 1,000 keys and one for each file that is not empty; up to 64 files are
+    /// read at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when pattern or glob are none; [`ErrorKind::NotFound`] when the root is
+    /// not there; what the storage says when it cannot be reached. A file that alone cannot be read is in
+    /// [`GrepResult::not_searched`].
+    #[instrument(name = "grep", skip_all, fields(pattern = query.pattern, root = query.root))]
+    pub async fn grep(&self, query: &Grep) -> Result<GrepResult> {
+        let mut result = GrepResult::default();
+        let mut files = self.grep_stream(query);
+        while let Some(file) = files.try_next().await? {
+            result.binary += u64::from(file.binary);
+            if let Some(reason) = file.failed {
+                result.not_searched.push(NotSearched { path: file.path, reason });
+                continue;
+            }
+            result.searched += u64::from(!file.binary);
+            result.truncated |= file.truncated;
+            if !result.add(file.lines, query) {
+                break;
+            }
+        }
+        Ok(result)
+    }
+
+    /// The files with what was found in them, as they are searched, by path bytes: also those without a
+    /// match. Dropping the stream ends the search. Errors are those of [`S3Backend::grep`]; the stream
+    /// ends behind one. [`Grep::max_matches`] holds for each file.
+    pub fn grep_stream(&self, query: &Grep) -> BoxStream<'static, Result<FileHits>> {
+        let (backend, query) = (self.clone(), query.clone());
+        stream::once(async move {
+            let pattern = query.glob.as_deref().map(Pattern::parse).transpose()?;
+            let root = backend.search_root(query.root.as_deref(), None)?;
+            let most = query.max_per_file.unwrap_or(u64::MAX).min(query.max_matches);
+            // A large expression takes its time.
+            let compile = move || {
+                let meaning = Meaning { regex: query.regex, ignore_case: query.ignore_case };
+                Query::new(&query.pattern, meaning, query.context, most)
+            };
+            let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| {
+                Error::new(ErrorKind::Internal, "the search could not begin").with_source(error)
+            })?;
+            let query = Arc::new(compiled?);
+            let searched = backend.clone();
+            Ok::<_, Error>(
+                backend
+                    .candidates(root, pattern)
+                    .map_ok(move |found| {
+                        let (backend, query) = (searched.clone(), query.clone());
+                        async move { backend.search_file(found, query).await }
+                    })
+                    .try_buffered(AT_ONCE)
+                    .try_filter_map(|hits| async move { Ok(hits) }),
+            )
+        })
+        .try_flatten()
+        .boxed()
+    }
+
+    /// Searches one file; `None` when it is gone.
+    async fn search_file(&self, file: Candidate, query: Arc<Query>) -> Result<Option<FileHits>> {
+        let path = file.path.clone();
+        let hits = |found: Hits, binary: bool, failed: Option<String>| {
+            let lines = found.lines.into_iter().map(|line| GrepLine {
+                path: path.clone(),
+                line: line.number,
+                text: line.text,
+                context: !line.matched,
+                cut: line.cut,
+            });
+            Some(FileHits {
+                lines: lines.collect(),
+                path: path.clone(),
+                matches: found.matches,
+                truncated: found.truncated,
+                binary,
+                failed,
+            })
+        };
+        match self.search_content(&file, &query).await {
+            Ok(Searched::Hits(found)) => Ok(hits(found, false, None)),
+            Ok(Searched::Binary) => Ok(hits(Hits::default(), true, None)),
+            Ok(Searched::Gone) => Ok(None),
+            // The others may do better; when the storage is out of reach, none will.
+            Err(error) => match error.kind() {
+                ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Corrupt | ErrorKind::TooLarge => {
+                    Ok(hits(Hits::default(), false, Some(error.message().to_owned())))
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    async fn search_content(&self, file: &Candidate, query: &Arc<Query>) -> Result<Searched> {
+        if file.meta.size == 0 {
+            return Ok(Searched::Hits(Hits::default()));
+        }
+        let path = &file.path;
+        let whole = ByteRange { start: 0, end: None };
+        let fetched = self.store().get(&file.key, whole, None).await.map_err(|e| e.during("search", path))?;
+        let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(Searched::Gone) };
+        if meta.size <= WHOLE_BYTES {
+            let mut bytes = Vec::new();
+            body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
+            let Ok(text) = text::decode(bytes) else { return Ok(Searched::Binary) };
+            return query.search(&text.content).map(Searched::Hits).map_err(|e| not_searchable(path, &e));
+        }
+        // The head decides, before the rest is waited for.
+        let mut head = Vec::new();
+        while head.len() < HEAD_BYTES {
+            match body.next(self.store()).await.map_err(|e| e.during("search", path))? {
+                Some(piece) => head.extend_from_slice(&piece),
+                None => break,
+            }
+        }
+        let Ok(mut encoding) = text::sniff(&head[..head.len().min(HEAD_BYTES)]) else {
+            return Ok(Searched::Binary);
+        };
+        let mut head = Bytes::from(head);
+        loop {
+            let decoder = StreamDecoder::new(encoding);
+            match self.search_stream(path, head, body, decoder, query).await? {
+                Streamed::Hits(hits) => return Ok(Searched::Hits(hits)),
+                Streamed::Binary => return Ok(Searched::Binary),
+                // Happens once: only UTF-8 can turn out to be something else.
+                Streamed::Legacy(legacy) => encoding = legacy,
+            }
+            let again = self.store().get(&file.key, whole, meta.etag.as_deref()).await;
+            match again.map_err(|e| e.during("search", path))? {
+                Fetched::Found { body: again, .. } => (body, head) = (again, Bytes::new()),
+                _ => return Ok(Searched::Gone),
+            }
+        }
+    }
+
+    /// Decodes a long file piece by piece, and searches it on a thread that may wait.
+    async fn search_stream(
+        &self,
+        path: &VirtualPath,
+        head: Bytes,
+        mut body: Box<Body>,
+        mut decoder: StreamDecoder,
+        query: &Arc<Query>,
+    ) -> Result<Streamed> {
+        let (text, pieces) = mpsc::channel::<Bytes>(4);
+        let query = query.clone();
+        let search = tokio::task::spawn_blocking(move || {
+            query.search_reader(PieceReader { pieces, piece: Bytes::new() })
+        });
+        let mut piece = Some(head);
+        let mut ended = None;
+        while let Some(bytes) = piece {
+            match decoder.decode(&bytes, body.remaining() == 0) {
+                Ok(decoded) => {
+                    // Nobody listens any more when enough was found.
+                    if text.send(decoded.into()).await.is_err() {
+                        break;
+                    }
+                }
+                Err(StreamError::Binary(_)) => ended = Some(Streamed::Binary),
+                Err(StreamError::Legacy(encoding)) => ended = Some(Streamed::Legacy(encoding)),
+            }
+            if ended.is_some() {
+                break;
+            }
+            piece = body.next(self.store()).await.map_err(|e| e.during("search", path))?;
+        }
+        drop(text);
+        let hits = search.await.map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("the search in `{path}` broke off"))
+                .at(path)
+                .with_source(error)
+        })?;
+        match ended {
+            Some(ended) => Ok(ended),
+            None => hits.map(Streamed::Hits).map_err(|e| not_searchable(path, &e)),
+        }
+    }
+}
+
+impl GrepResult {
+    /// Adds the lines of a file as far as the limit allows; whether the search goes on.
+    fn add(&mut self, lines: Vec<GrepLine>, query: &Grep) -> bool {
+        let mut last = 0;
+        for line in lines {
+            if !line.context {
+                if self.matches == query.max_matches {
+                    self.truncated = true;
+                    // What was to stand before it has no reason to stand there.
+                    let behind = |kept: &GrepLine| {
+                        kept.context && kept.path == line.path && kept.line > last + query.context as u64
+                    };
+                    while self.lines.last().is_some_and(&behind) {
+                        self.lines.pop();
+                    }
+                    return false;
+                }
+                self.matches += 1;
+                last = line.line;
+            }
+            self.lines.push(line);
+        }
+        true
+    }
+}
+
+enum Searched {
+    Hits(Hits),
+    Binary,
+    Gone,
+}
+
+enum Streamed {
+    Hits(Hits),
+    Binary,
+    Legacy(&'static encoding_rs::Encoding),
+}
+
+fn not_searchable(path: &VirtualPath, error: &io::Error) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("`{path}` has a line that is too long to search: {error}"))
+        .at(path)
+}
+
+/// Pieces of text as something to read. Waits for them.
+struct PieceReader {
+    pieces: mpsc::Receiver<Bytes>,
+    piece: Bytes,
+}
+
+impl io::Read for PieceReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.piece.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.piece = piece,
+                None => return Ok(0),
+            }
+        }
+        let bytes = buffer.len().min(self.piece.len());
+        self.piece.copy_to_slice(&mut buffer[..bytes]);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,114 @@
+//! Where the lines of long files begin: a window far behind starts near it, and not at the front.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
+
+use crate::mount::ObjectKey;
+use crate::store::Meta;
+
+/// How far apart the places are that are remembered.
+const APART: u64 = 1024 * 1024;
+
+/// What all indexes together may take, in bytes: those of some 500 files of 1 GB.
+const MOST_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Indexes by key and ETag: another version has another one.
+pub(super) type LineIndexes = moka::future::Cache<(String, String), Arc<LineIndex>>;
+
+pub(super) fn indexes() -> LineIndexes {
+    moka::future::Cache::builder()
+        .max_capacity(MOST_BYTES)
+        .weigher(|(key, etag): &(String, String), index: &Arc<LineIndex>| {
+            let places = index.lock().places.len() * size_of::<Place>();
+            u32::try_from(key.len() + etag.len() + places + 200).unwrap_or(u32::MAX)
+        })
+        .build()
+}
+
+/// What is known of one version of a file.
+#[derive(Debug)]
+pub(super) struct LineIndex {
+    pub(super) encoding: &'static Encoding,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    places: Vec<Place>,
+    /// How many lines the file has, once its end was seen.
+    lines: Option<u64>,
+}
+
+/// The beginning of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Place {
+    pub(super) line: u64,
+    pub(super) offset: u64,
+    /// Whether all before it is ASCII, and so could still be any encoding.
+    pub(super) ascii: bool,
+}
+
+impl LineIndex {
+    pub(super) fn new(encoding: &'static Encoding) -> Self {
+        Self { encoding, known: Mutex::default() }
+    }
+
+    pub(super) fn key(key: &ObjectKey, meta: &Meta) -> Option<(String, String)> {
+        Some((key.as_str().to_owned(), meta.etag.clone()?))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last place that is known at or before a line.
+    pub(super) fn before(&self, line: u64) -> Option<Place> {
+        let known = self.lock();
+        let behind = known.places.partition_point(|place| place.line <= line);
+        known.places[..behind].last().copied()
+    }
+
+    pub(super) fn lines(&self) -> Option<u64> {
+        self.lock().lines
+    }
+
+    pub(super) fn set_lines(&self, lines: u64) {
+        self.lock().lines = Some(lines);
+    }
+
+    fn add(&self, place: Place) {
+        let mut known = self.lock();
+        if known.places.last().is_none_or(|last| place.offset >= last.offset + APART) {
+            known.places.push(place);
+        }
+    }
+}
+
+/// Watches bytes go by, and remembers where lines begin.
+pub(super) struct Watcher {
+    index: Arc<LineIndex>,
+    at: u64,
+    line: u64,
+    noted: u64,
+}
+
+impl Watcher {
+    /// `None` for encodings in which a line end is not one byte.
+    pub(super) fn new(index: &Arc<LineIndex>, from: Place) -> Option<Self> {
+        let wide = index.encoding == UTF_16LE || index.encoding == UTF_16BE;
+        (!wide).then(|| Self { index: index.clone(), at: from.offset, line: from.line, noted: from.offset })
+    }
+
+    pub(super) fn watch(&mut self, piece: &[u8], ascii: bool) {
+        if let Some(last) = memchr::memrchr(b'\n', piece) {
+            let begins = self.at + last as u64 + 1;
+            self.line += memchr::memchr_iter(b'\n', piece).count() as u64;
+            if begins >= self.noted + APART {
+                self.index.add(Place { line: self.line, offset: begins, ascii });
+                self.noted = begins;
+            }
+        }
+        self.at += piece.len() as u64;
+    }
+}

@@ -1,0 +1,177 @@
+//! `delete`: a file, or a directory with all that is in it.
+
+use std::time::Instant;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use tracing::instrument;
+
+use super::S3Backend;
+use super::write::changed;
+use crate::entry::Depth;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Target, WritableKey};
+use crate::path::{IntoPath, VirtualPath, reads_as_dots};
+use crate::store::{Listed, Lister, pause};
+
+/// Keys that cannot be told in XML are deleted one by one, so many at once.
+const ONE_BY_ONE: usize = 16;
+
+/// What was deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Deleted {
+    /// What was to be deleted.
+    pub path: VirtualPath,
+    /// How many objects are gone; markers of folders and keys that no path can name count too.
+    pub objects: u64,
+    /// How many keys stay, because no request can name them safely.
+    pub left: u64,
+}
+
+impl S3Backend {
+    /// Deletes a file.
+    ///
+    /// A file that others change meanwhile is deleted in its new version. Costs two requests, and one
+    /// more on a server that is not AWS.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::IsDirectory`] for a directory,
+    /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the answer was lost and another file is
+    /// there now.
+    pub async fn delete(&self, path: impl IntoPath) -> Result<Deleted> {
+        self.delete_file(path.into_path()?).await
+    }
+
+    /// Deletes a file or a directory with all that is in it, and both where they have one name. Of a mount
+    /// only the content goes.
+    ///
+    /// Costs two requests for every 1,000 objects, and one to look for the file. If it fails on the way,
+    /// a part is gone; calling it again goes on.
+    ///
+    /// # Errors
+    /// As [`S3Backend::delete`], but for directories.
+    pub async fn delete_recursive(&self, path: impl IntoPath) -> Result<Deleted> {
+        self.delete_tree(path.into_path()?).await
+    }
+
+    #[instrument(name = "delete", skip_all, fields(?path))]
+    async fn delete_file(&self, path: VirtualPath) -> Result<Deleted> {
+        let target = self.mounts.target(&path)?;
+        let Some(key) = &target.key else { return Err(needs_recursion(&path)) };
+        let deadline = Instant::now() + self.shared.conflict_patience;
+        let mut rounds = 0;
+        loop {
+            let seen = self.store().head(key.key()).await.map_err(|e| e.during("delete", &path))?;
+            let Some(meta) = seen else {
+                // Another deleted the version that was overtaken.
+                if rounds > 0 {
+                    break;
+                }
+                let error = self.nothing_there(&path).await;
+                let directory = error.kind() == ErrorKind::IsDirectory;
+                return Err(if directory { needs_recursion(&path) } else { error });
+            };
+            let gone = match &meta.etag {
+                Some(etag) => self.store().delete_version(key, etag).await,
+                None => self.store().delete(key).await.map(|()| true),
+            };
+            if gone.map_err(|e| e.during("delete", &path))? {
+                self.give_back(&target.mount, meta.size, 1).await;
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(changed(&path, None));
+            }
+            rounds += 1;
+            pause(rounds).await;
+        }
+        Ok(Deleted { path, objects: 1, left: 0 })
+    }
+
+    #[instrument(name = "delete_recursive", skip_all, fields(?path))]
+    async fn delete_tree(&self, path: VirtualPath) -> Result<Deleted> {
+        let target = self.mounts.target(&path)?;
+        let mut deleted = Deleted { path, objects: 0, left: 0 };
+        let own = match &target.key {
+            Some(key) => self.store().head(key.key()).await.map_err(|e| e.during("delete", &target.path))?,
+            None => None,
+        };
+        let mut lister = Lister::new(target.directory.prefix(), Depth::All);
+        let mut found = own.is_some() || target.key.is_none();
+        while let Some(items) =
+            lister.next(self.store()).await.map_err(|e| e.during("delete", &target.path))?
+        {
+            found = true;
+            self.delete_page(&target, items, &mut deleted).await?;
+        }
+        if !found {
+            return Err(self.nothing_there(&target.path).await);
+        }
+        // The file last: as long as it is there, calling this again goes on.
+        if let (Some(key), Some(meta)) = (&target.key, own) {
+            self.delete_keys(&target, std::slice::from_ref(key), meta.size, &mut deleted).await?;
+        }
+        Ok(deleted)
+    }
+
+    async fn delete_page(&self, target: &Target, items: Vec<Listed>, deleted: &mut Deleted) -> Result<()> {
+        let (mut batch, mut bytes, mut alone) = (Vec::new(), 0, Vec::new());
+        for item in items {
+            let Listed::Object { key, meta } = item else { continue };
+            match target.listed(&key) {
+                Some(key) if fits_xml(key.as_str()) => {
+                    bytes += meta.size;
+                    batch.push(key);
+                }
+                Some(key) if fits_url(key.as_str()) => alone.push((key, meta.size)),
+                _ => deleted.left += 1,
+            }
+        }
+        if !batch.is_empty() {
+            self.delete_keys(target, &batch, bytes, deleted).await?;
+        }
+        let one = |(key, size): (WritableKey, u64)| async move {
+            self.store().delete(&key).await.map_err(|e| e.during("delete", &target.path))?;
+            Ok::<_, Error>(size)
+        };
+        let sizes: Vec<u64> = stream::iter(alone).map(one).buffer_unordered(ONE_BY_ONE).try_collect().await?;
+        deleted.objects += sizes.len() as u64;
+        self.give_back(&target.mount, sizes.iter().sum(), sizes.len() as u64).await;
+        Ok(())
+    }
+
+    async fn delete_keys(
+        &self,
+        target: &Target,
+        keys: &[WritableKey],
+        bytes: u64,
+        deleted: &mut Deleted,
+    ) -> Result<()> {
+        let failed = self.store().delete_all(keys).await.map_err(|e| e.during("delete", &target.path))?;
+        if let Some((count, error)) = failed {
+            return Err(error.during(&format!("delete {count} of the files in"), &target.path));
+        }
+        deleted.objects += keys.len() as u64;
+        self.give_back(&target.mount, bytes, keys.len() as u64).await;
+        Ok(())
+    }
+}
+
+/// Whether a key survives in the body of a batch: XML has no control characters.
+fn fits_xml(key: &str) -> bool {
+    !key.chars().any(|c| c.is_control() || c == '\u{fffe}' || c == '\u{ffff}')
+}
+
+/// Whether a key survives in a URL, whatever stands between us and the storage: a proxy that folds
+/// `a/../b` or `a//b` would delete another file.
+fn fits_url(key: &str) -> bool {
+    let name = key.strip_suffix('/').unwrap_or(key);
+    name.split('/').all(|segment| !segment.is_empty() && !reads_as_dots(segment))
+}
+
+fn needs_recursion(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
+        .at(path)
+        .with_hint("delete it with all that is in it: `rm -r`")
+}

@@ -1,0 +1,456 @@
+//! `copy` and `move`, of files and of trees.
+//!
+//! The server copies; nothing is downloaded. A move copies everything before it deletes anything, and
+//! deletes only the versions that it copied: at every moment each file is whole at its source or at its
+//! target.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+use tracing::instrument;
+
+use super::S3Backend;
+use super::read::is_directory;
+use super::union::{Found, below_mount};
+use super::write::already_exists;
+use crate::entry::Depth;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Directory, Location, ObjectKey, Target, WritableKey};
+use crate::path::{IntoPath, VirtualPath};
+use crate::store::{Condition, Listed, Lister, Properties, Put, Seen, WriteId, pause};
+
+/// Files that are under way at once.
+const AT_ONCE: usize = 32;
+
+/// How often a copy begins again when its source changes meanwhile.
+const ATTEMPTS: u32 = 5;
+
+/// What was copied or moved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Transferred {
+    /// From where.
+    pub from: VirtualPath,
+    /// To where.
+    pub to: VirtualPath,
+    /// How many files.
+    pub files: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// Keys in a tree that no path can name: they stay where they are, and are not copied.
+    pub hidden: u64,
+}
+
+/// What a copy does with files that are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overwrite {
+    /// It replaces them.
+    #[default]
+    Yes,
+    /// It refuses, with [`ErrorKind::AlreadyExists`], before anything is copied.
+    No,
+}
+
+/// A file to copy.
+struct Item {
+    path: VirtualPath,
+    key: ObjectKey,
+    to: VirtualPath,
+    target: WritableKey,
+    /// The marker of a folder: it is copied and deleted, and is no file.
+    marker: bool,
+}
+
+/// A file that was copied: the version, and its size.
+struct Copied {
+    item: Item,
+    etag: String,
+    size: u64,
+}
+
+/// What a source turned out to be.
+enum Source {
+    File(Box<Item>),
+    Tree { items: Vec<Item>, hidden: u64 },
+}
+
+impl S3Backend {
+    /// Copies a file, or a directory with all that is in it.
+    ///
+    /// Both names are taken literally: a file is not put into a directory of the target's name. Files that
+    /// are there are replaced; what else is in a target directory stays. The source may lie in any mount,
+    /// `/skills` too.
+    ///
+    /// Costs two requests a file, and two to look at source and target; a tree its listing besides.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::IsDirectory`] for a file onto a directory,
+    /// [`ErrorKind::NotDirectory`] for a directory onto a file; [`ErrorKind::InvalidInput`] when one lies
+    /// inside the other; [`ErrorKind::ReadOnly`] when the target takes no writes.
+    pub async fn copy(&self, from: impl IntoPath, to: impl IntoPath) -> Result<Transferred> {
+        self.copy_path(from.into_path()?, to.into_path()?, Overwrite::Yes).await
+    }
+
+    /// Copies, and says what happens to files that are there.
+    ///
+    /// # Errors
+    /// As [`S3Backend::copy`], and [`ErrorKind::AlreadyExists`].
+    pub async fn copy_with(
+        &self,
+        from: impl IntoPath,
+        to: impl IntoPath,
+        overwrite: Overwrite,
+    ) -> Result<Transferred> {
+        self.copy_path(from.into_path()?, to.into_path()?, overwrite).await
+    }
+
+    /// Moves a file, or a directory with all that is in it.
+    ///
+    /// All is copied before anything is deleted, and only what was copied is deleted: whatever happens on
+    /// the way, nothing is lost. A move that was interrupted leaves copies; calling it again finishes it.
+    ///
+    /// Costs a copy, and one request more a file; one more on a server that is not AWS.
+    ///
+    /// # Errors
+    /// As [`S3Backend::copy`]; [`ErrorKind::ReadOnly`] also for the source; [`ErrorKind::Conflict`] when a
+    /// file was changed while it was moved: then it stays where it is.
+    pub async fn move_to(&self, from: impl IntoPath, to: impl IntoPath) -> Result<Transferred> {
+        self.move_path(from.into_path()?, to.into_path()?, Overwrite::Yes).await
+    }
+
+    /// Moves, and says what happens to files that are there.
+    ///
+    /// # Errors
+    /// As [`S3Backend::move_to`], and [`ErrorKind::AlreadyExists`].
+    pub async fn move_with(
+        &self,
+        from: impl IntoPath,
+        to: impl IntoPath,
+        overwrite: Overwrite,
+    ) -> Result<Transferred> {
+        self.move_path(from.into_path()?, to.into_path()?, overwrite).await
+    }
+
+    #[instrument(name = "copy", skip_all, fields(?from, ?to))]
+    async fn copy_path(
+        &self,
+        from: VirtualPath,
+        to: VirtualPath,
+        overwrite: Overwrite,
+    ) -> Result<Transferred> {
+        let target = self.mounts.target(&to)?;
+        self.mounts.resolve(&from)?;
+        check_apart(&from, &to)?;
+        let (done, _) = self.copy_all(&from, &target, overwrite, true).await?;
+        Ok(done)
+    }
+
+    #[instrument(name = "move", skip_all, fields(?from, ?to))]
+    async fn move_path(
+        &self,
+        from: VirtualPath,
+        to: VirtualPath,
+        overwrite: Overwrite,
+    ) -> Result<Transferred> {
+        // Both are checked before anything is sent.
+        let source = self.mounts.target(&from)?;
+        let target = self.mounts.target(&to)?;
+        check_apart(&from, &to)?;
+        // What only changes its name takes no more room.
+        let grows = source.mount != target.mount;
+        let (done, copied) = self.copy_all(&from, &target, overwrite, grows).await?;
+        let total = copied.len();
+        let delete = |copied: Copied| {
+            let source = &source;
+            async move {
+                // The same key, as one that may be changed.
+                let key =
+                    match copied.item.key.as_str() == source.key.as_ref().map_or("", WritableKey::as_str) {
+                        true => source.key.clone(),
+                        false => source.listed(copied.item.key.as_str()),
+                    };
+                let key = key.ok_or_else(|| Self::not_found(&copied.item.path))?;
+                let gone = self.store().delete_version(&key, &copied.etag).await;
+                let gone = gone.map_err(|e| e.during("delete the source of the move", &copied.item.path))?;
+                Ok::<_, Error>((!gone).then_some(copied.item.path))
+            }
+        };
+        self.forget_usage(&source.mount).await;
+        let changed: Vec<_> =
+            stream::iter(copied).map(delete).buffer_unordered(AT_ONCE).try_collect().await?;
+        let mut changed: Vec<VirtualPath> = changed.into_iter().flatten().collect();
+        changed.sort();
+        match changed.first() {
+            None => Ok(done),
+            Some(first) => Err(Error::new(
+                ErrorKind::Conflict,
+                format!(
+                    "{} of {total} files were changed while they were moved, `{first}` among them: they are still there",
+                    changed.len()
+                ),
+            )
+            .at(first)
+            .with_hint(format!("`{to}` holds what they were before; move them again"))),
+        }
+    }
+
+    async fn copy_all(
+        &self,
+        from: &VirtualPath,
+        target: &Target,
+        overwrite: Overwrite,
+        grows: bool,
+    ) -> Result<(Transferred, Vec<Copied>)> {
+        let (source, there) = tokio::join!(self.source(from, target), self.what_is_at(target));
+        let (source, there) = (source?, there?);
+        let (items, hidden) = match source {
+            Source::File(item) => {
+                if there.directory && !there.file {
+                    let name = from.name().unwrap_or_default();
+                    return Err(is_directory(&target.path)
+                        .with_hint(format!("name the file in it: `{}/{name}`", target.path)));
+                }
+                (vec![*item], 0)
+            }
+            Source::Tree { items, hidden } => {
+                if there.file && !there.directory {
+                    return Err(super::list::not_a_directory(&target.path));
+                }
+                (items, hidden)
+            }
+        };
+        if overwrite == Overwrite::No {
+            self.check_none_there(target, &items, there).await?;
+        }
+        let copies = stream::iter(items).map(|item| self.copy_one(target, item, overwrite, grows));
+        let copied: Vec<Copied> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
+        let files = copied.iter().filter(|copied| !copied.item.marker);
+        let done = Transferred {
+            from: from.clone(),
+            to: target.path.clone(),
+            files: files.clone().count() as u64,
+            bytes: files.map(|copied| copied.size).sum(),
+            hidden,
+        };
+        Ok((done, copied))
+    }
+
+    /// Copies one file, in the version that is there now.
+    async fn copy_one(
+        &self,
+        target: &Target,
+        item: Item,
+        overwrite: Overwrite,
+        grows: bool,
+    ) -> Result<Copied> {
+        let id = WriteId::new()?;
+        let condition = match overwrite {
+            Overwrite::No if self.conditions(target).await? => Condition::Absent,
+            Overwrite::Yes | Overwrite::No => Condition::Always,
+        };
+        for attempt in 1.. {
+            let during = |e: Error| e.during("copy", &item.path);
+            let seen = self.store().look(&item.key).await.map_err(during)?;
+            let Some(seen) = seen else { return Err(Self::not_found(&item.path)) };
+            let Some(etag) = seen.meta.etag.clone() else {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!("the storage gives no ETag for `{}`", item.path),
+                )
+                .at(&item.path));
+            };
+            let size = seen.meta.size;
+            let room = match grows {
+                true => {
+                    let old = self.replaced(&item.to, &item.target).await?;
+                    Some(self.room(target, &item.to, size, old).await?)
+                }
+                false => None,
+            };
+            let put = self.send_copy(&item, &id, &seen, condition.clone()).await.map_err(during)?;
+            if let Put::Done { .. } = put {
+                if let Some(room) = room {
+                    room.keep();
+                }
+                return Ok(Copied { item, etag, size });
+            }
+            if condition == Condition::Absent
+                && self.store().head(item.target.key()).await.map_err(during)?.is_some()
+            {
+                return Err(already_exists(&item.to));
+            }
+            if attempt >= ATTEMPTS {
+                break;
+            }
+            // The source was changed between the look and the copy.
+            pause(attempt).await;
+        }
+        Err(Error::new(ErrorKind::Conflict, format!("`{}` keeps changing while it is copied", item.path))
+            .at(&item.path)
+            .with_hint("try again when it is at rest"))
+    }
+
+    async fn send_copy(&self, item: &Item, id: &WriteId, seen: &Seen, condition: Condition) -> Result<Put> {
+        // It keeps all that was said of it, and begins a history of its own.
+        let properties = Properties { history: crate::store::History::first(id), ..seen.properties.clone() };
+        let pieces = self.copied(&item.key, seen);
+        self.put_pieces(&item.target, id, condition, &properties, pieces).await
+    }
+
+    /// Finds what a source is, and what would be copied where.
+    async fn source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
+        match self.mounts.resolve(from)? {
+            Location::Root => Err(Error::new(ErrorKind::InvalidInput, "`/` cannot be copied as a whole")
+                .at(from)
+                .with_hint("name a mount, or something in it")),
+            Location::Mount(directory) => self.tree_source(from, &directory, target).await,
+            Location::Layered => self.layered_source(from, target).await,
+            Location::Inside { key, directory } => {
+                match self.store().head(&key).await.map_err(|e| e.during("copy", from))? {
+                    Some(_) => file_source(from, key, target),
+                    None => self.tree_source(from, &directory, target).await,
+                }
+            }
+        }
+    }
+
+    async fn tree_source(
+        &self,
+        from: &VirtualPath,
+        directory: &Directory,
+        target: &Target,
+    ) -> Result<Source> {
+        let (mut items, mut hidden, mut found) = (Vec::new(), 0, self.is_mount(from));
+        let mut lister = Lister::new(directory.prefix(), Depth::All);
+        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", from))? {
+            found = true;
+            for listed in page {
+                let Listed::Object { key, meta } = listed else { continue };
+                let Some(relative) = directory.relative(&key) else { continue };
+                let nameable = match directory.file(&key) {
+                    Some((path, key)) => {
+                        let (to, target) = target.below(relative)?;
+                        Some(Item { path, key, to, target, marker: false })
+                    }
+                    None if meta.size == 0 => directory.marker(&key).and_then(|key| {
+                        let target_key = target.marker(relative)?;
+                        let (path, to) = (from.clone(), target.path.clone());
+                        Some(Item { path, key, to, target: target_key, marker: true })
+                    }),
+                    None => None,
+                };
+                match nameable {
+                    Some(item) => items.push(item),
+                    None => hidden += 1,
+                }
+            }
+        }
+        if !found {
+            return Err(self.nothing_there(from).await);
+        }
+        Ok(Source::Tree { items, hidden })
+    }
+
+    fn is_mount(&self, path: &VirtualPath) -> bool {
+        self.mounts().any(|mount| mount.path() == path)
+    }
+
+    /// The same where several libraries lie behind `/skills`.
+    async fn layered_source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
+        let union = self.union_around(from).await?;
+        let key_of = |path: &VirtualPath, layer: usize| match self.mounts.resolve_layer(path, layer)? {
+            Location::Inside { key, .. } => Ok(key),
+            _ => Err(Self::not_found(path)),
+        };
+        let relative = below_mount(from);
+        if let Some(file) = union.file(relative) {
+            return file_source(from, key_of(from, file.layer)?, target);
+        }
+        if !union.is_directory(relative) {
+            let real = match union.find(from) {
+                Found::File(real, _) => Some(real),
+                _ => None,
+            };
+            let error = Self::not_found(from);
+            return Err(match real {
+                Some(real) => error.with_hint(format!("did you mean `{real}`?")),
+                None => error,
+            });
+        }
+        let mut items = Vec::new();
+        for (name, file) in union.files_in(relative) {
+            let Some(path) = from.join_exact(name) else { continue };
+            let (to, target) = target.below(name)?;
+            items.push(Item { key: key_of(&path, file.layer)?, path, to, target, marker: false });
+        }
+        Ok(Source::Tree { items, hidden: 0 })
+    }
+
+    /// What has the target's name already.
+    async fn what_is_at(&self, target: &Target) -> Result<There> {
+        let file = async {
+            match &target.key {
+                Some(key) => {
+                    let seen = self.store().head(key.key()).await;
+                    Ok::<_, Error>(seen.map_err(|e| e.during("look at", &target.path))?.is_some())
+                }
+                None => Ok(false),
+            }
+        };
+        let (file, directory) = tokio::join!(file, self.is_directory(&target.directory));
+        Ok(There { file: file?, directory: directory? || target.key.is_none() })
+    }
+
+    async fn check_none_there(&self, target: &Target, items: &[Item], there: There) -> Result<()> {
+        if let [item] = items
+            && Some(&item.target) == target.key.as_ref()
+        {
+            return if there.file { Err(already_exists(&item.to)) } else { Ok(()) };
+        }
+        if !there.directory {
+            return Ok(());
+        }
+        let mut taken = std::collections::HashSet::new();
+        let mut lister = Lister::new(target.directory.prefix(), Depth::All);
+        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", &target.path))? {
+            taken.extend(page.iter().map(|listed| listed.key().to_owned()));
+        }
+        match items.iter().find(|item| !item.marker && taken.contains(item.target.as_str())) {
+            Some(item) => Err(already_exists(&item.to)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What has the target's name.
+#[derive(Debug, Clone, Copy)]
+struct There {
+    file: bool,
+    directory: bool,
+}
+
+fn file_source(from: &VirtualPath, key: ObjectKey, target: &Target) -> Result<Source> {
+    let Some(target_key) = target.key.clone() else {
+        let name = from.name().unwrap_or_default();
+        return Err(
+            is_directory(&target.path).with_hint(format!("name the file in it: `{}/{name}`", target.path))
+        );
+    };
+    let (path, to) = (from.clone(), target.path.clone());
+    Ok(Source::File(Box::new(Item { path, key, to, target: target_key, marker: false })))
+}
+
+/// Neither may lie inside the other: a file could be overwritten before it is copied.
+fn check_apart(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
+    let inside = |inner: &VirtualPath, outer: &VirtualPath| {
+        outer.is_root()
+            || inner.as_str().strip_prefix(outer.as_str()).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let problem = if from == to {
+        format!("`{from}` and its target are the same")
+    } else if inside(to, from) || inside(from, to) {
+        format!("`{from}` and `{to}` lie inside each other")
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidInput, problem).at(from).with_hint("choose a target beside the source"))
+}

@@ -1,0 +1,520 @@
+//! `write`, whole or as a stream, and the batches.
+
+use std::io;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
+use tracing::instrument;
+
+use super::quota::Room;
+use super::{FileBytes, S3Backend};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{ObjectKey, Target, WritableKey};
+use crate::path::{IntoPath, VirtualPath};
+use crate::store::{
+    Condition, History, PartSource, Parts, Payload, Properties, Put, Seen, Write, WriteId, pause,
+};
+
+/// Items of a batch that are under way at once.
+const BATCH: usize = 32;
+
+/// Parts of one upload that are under way at once.
+const PARTS_AT_ONCE: usize = 4;
+
+/// What a write may replace.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum WriteMode {
+    /// Whatever is there.
+    #[default]
+    Overwrite,
+    /// Nothing: a file that is there is [`ErrorKind::AlreadyExists`].
+    CreateNew,
+    /// The version with this ETag: any other is [`ErrorKind::Conflict`].
+    IfMatch(String),
+}
+
+/// A file that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Written {
+    /// Its path.
+    pub path: VirtualPath,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The ETag of what was written; `None` when the answer was lost and another writer had come by
+    /// before it could be asked for.
+    pub etag: Option<String>,
+}
+
+/// What the server behind a handle can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Whether it minds `If-Match` and `If-None-Match` on writes. Without, edits and appends are refused
+    /// unless [`S3Backend::accepting_lost_updates`] says otherwise.
+    pub conditional_writes: bool,
+}
+
+impl S3Backend {
+    /// Writes a file: creates it, or overwrites what is there.
+    ///
+    /// The content type follows from the name. Costs one request up to twice
+    /// [`Settings::part_bytes`](crate::Settings::part_bytes), more in parts beyond.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] where the session may not write, before any request;
+    /// [`ErrorKind::QuotaExceeded`]; [`ErrorKind::Conflict`] when the answer was lost and nothing tells
+    /// whether the write took effect.
+    pub async fn write(&self, path: impl IntoPath, content: impl Into<Bytes>) -> Result<Written> {
+        self.write_bytes(path.into_path()?, content.into(), &WriteMode::Overwrite).await
+    }
+
+    /// Writes a file under a condition.
+    ///
+    /// Costs as [`S3Backend::write`]; on a server that is not AWS one request more, once a handle, to ask
+    /// whether it minds conditions.
+    ///
+    /// # Errors
+    /// As [`S3Backend::write`], and [`ErrorKind::AlreadyExists`] or [`ErrorKind::Conflict`] when the
+    /// condition does not hold.
+    pub async fn write_with(
+        &self,
+        path: impl IntoPath,
+        content: impl Into<Bytes>,
+        mode: WriteMode,
+    ) -> Result<Written> {
+        self.write_bytes(path.into_path()?, content.into(), &mode).await
+    }
+
+    /// Writes a file from a stream of unknown length, in parts when it is long. Nothing is seen of it
+    /// before it is complete; when the stream fails, or this future is dropped, nothing is left.
+    ///
+    /// Holds up to five parts in memory.
+    ///
+    /// # Errors
+    /// As [`S3Backend::write_with`]; [`ErrorKind::InvalidInput`] when the stream fails.
+    pub async fn write_stream(
+        &self,
+        path: impl IntoPath,
+        content: impl Stream<Item = io::Result<Bytes>> + Send,
+        mode: WriteMode,
+    ) -> Result<Written> {
+        self.write_from(path.into_path()?, content, &mode).await
+    }
+
+    /// Writes many files; the results are in the order of the files.
+    ///
+    /// Up to 32 are under way at once. One that fails does not stop the others.
+    pub async fn upload_files<P: IntoPath>(
+        &self,
+        files: impl IntoIterator<Item = (P, Bytes)>,
+    ) -> Vec<Result<Written>> {
+        let files: Vec<_> = files.into_iter().map(|(path, content)| (path.into_path(), content)).collect();
+        let write = |(path, content): (Result<VirtualPath>, Bytes)| async move {
+            self.write_bytes(path?, content, &WriteMode::Overwrite).await
+        };
+        stream::iter(files).map(write).buffered(BATCH).collect().await
+    }
+
+    /// Reads many files as bytes; the results are in the order of the paths.
+    ///
+    /// Up to 32 are under way at once. One that fails does not stop the others.
+    pub async fn download_files<P: IntoPath>(
+        &self,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Vec<Result<FileBytes>> {
+        let paths: Vec<_> = paths.into_iter().map(IntoPath::into_path).collect();
+        let read = |path: Result<VirtualPath>| async move { self.read_bytes(path?, ..).await };
+        stream::iter(paths).map(read).buffered(BATCH).collect().await
+    }
+
+    /// The same session, for a caller who accepts that on a server without conditional writes an edit, an
+    /// append or a conditional write may overwrite what another wrote at the same time.
+    #[must_use]
+    pub fn accepting_lost_updates(&self) -> Self {
+        Self { accepts_lost_updates: true, ..self.clone() }
+    }
+
+    /// What the server can do. At most one request, once a handle.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] when the session has no mount to try it in.
+    pub async fn capabilities(&self) -> Result<Capabilities> {
+        let targets = self.mounts().filter_map(|mount| self.mounts.target(mount.path()).ok());
+        let target = targets.last().ok_or_else(|| {
+            Error::new(ErrorKind::ReadOnly, "this session has no mount that it may write to")
+                .with_hint("open the session with a thread")
+        })?;
+        Ok(Capabilities { conditional_writes: self.minds_conditions(&target).await? })
+    }
+
+    async fn minds_conditions(&self, target: &Target) -> Result<bool> {
+        let probe = target.probe(&format!(".skillfs-probe-{}", WriteId::new()?.as_str()));
+        let minds = self.store().conditional_writes(&probe).await;
+        minds.map_err(|e| e.during("try conditional writes for", &target.path))
+    }
+
+    /// Whether conditions can be used: `false` only when the caller accepts to go without.
+    pub(super) async fn conditions(&self, target: &Target) -> Result<bool> {
+        if self.minds_conditions(target).await? {
+            return Ok(true);
+        }
+        if self.accepts_lost_updates {
+            return Ok(false);
+        }
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("cannot change `{}` safely: the storage does no conditional writes", target.path),
+        )
+        .at(&target.path)
+        .with_hint(
+            "overwrite the whole file, or accept that others' changes may be lost (`--accept-lost-updates`)",
+        ))
+    }
+
+    #[instrument(name = "write", skip_all, fields(?path, ?mode, bytes = content.len()))]
+    async fn write_bytes(&self, path: VirtualPath, content: Bytes, mode: &WriteMode) -> Result<Written> {
+        let (target, key) = self.file_target(&path)?;
+        self.check_file_size(&path, content.len() as u64)?;
+        self.prepare(&target, mode).await?;
+        if content.len() as u64 > self.store().single_put_bytes() {
+            let whole = stream::iter([Ok(content)]);
+            return self.write_parts(&target, &key, whole, mode).await;
+        }
+        self.write_once(&target, &key, content, mode).await
+    }
+
+    #[instrument(name = "write", skip_all, fields(?path, ?mode))]
+    async fn write_from(
+        &self,
+        path: VirtualPath,
+        content: impl Stream<Item = io::Result<Bytes>> + Send,
+        mode: &WriteMode,
+    ) -> Result<Written> {
+        let (target, key) = self.file_target(&path)?;
+        self.prepare(&target, mode).await?;
+        self.write_parts(&target, &key, content, mode).await
+    }
+
+    /// The file that a path means for writing: by its literal name.
+    pub(super) fn file_target(&self, path: &VirtualPath) -> Result<(Target, WritableKey)> {
+        let target = self.mounts.target(path)?;
+        match target.key.clone() {
+            Some(key) => Ok((target, key)),
+            None => Err(Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
+                .at(path)
+                .with_hint(format!("name a file in it, such as `{path}/notes.md`"))),
+        }
+    }
+
+    /// What must be known before the content is taken in.
+    async fn prepare(&self, target: &Target, mode: &WriteMode) -> Result<()> {
+        if let WriteMode::IfMatch(etag) = mode {
+            check_etag(&target.path, etag)?;
+        }
+        if *mode == WriteMode::Overwrite || self.conditions(target).await? {
+            return Ok(());
+        }
+        // The caller accepts that this is a look, and no promise.
+        self.not_as_wanted(target, mode).await
+    }
+
+    /// Tells what stands against a mode; nothing when it could go through now. One request.
+    async fn not_as_wanted(&self, target: &Target, mode: &WriteMode) -> Result<()> {
+        let Some(key) = &target.key else { return Ok(()) };
+        let path = &target.path;
+        let now = self.store().head(key.key()).await.map_err(|e| e.during("write", path))?;
+        match (mode, now) {
+            (WriteMode::CreateNew, Some(_)) => Err(already_exists(path)),
+            (WriteMode::IfMatch(wanted), now)
+                if now.as_ref().and_then(|meta| meta.etag.as_deref()) != Some(bare(wanted)) =>
+            {
+                Err(changed(path, now.and_then(|meta| meta.etag).as_deref()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn condition(&self, target: &Target, mode: &WriteMode) -> Result<Condition> {
+        Ok(match mode {
+            WriteMode::Overwrite => Condition::Always,
+            _ if !self.conditions(target).await? => Condition::Always,
+            WriteMode::CreateNew => Condition::Absent,
+            WriteMode::IfMatch(etag) => Condition::Version { etag: bare(etag).to_owned(), known: None },
+        })
+    }
+
+    /// The size of what a write replaces, where a quota counts.
+    pub(super) async fn replaced(&self, path: &VirtualPath, key: &WritableKey) -> Result<Option<u64>> {
+        if !self.counts_usage() {
+            return Ok(None);
+        }
+        let old = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
+        Ok(old.map(|meta| meta.size))
+    }
+
+    async fn write_once(
+        &self,
+        target: &Target,
+        key: &WritableKey,
+        content: Bytes,
+        mode: &WriteMode,
+    ) -> Result<Written> {
+        let size = content.len() as u64;
+        let old = self.replaced(&target.path, key).await?;
+        let room = self.room(target, &target.path, size, old).await?;
+        let id = WriteId::new()?;
+        let properties = new_file(&target.path, &id);
+        let condition = self.condition(target, mode).await?;
+        let write =
+            Write { key, id: &id, payload: Payload::Bytes(content), condition, properties: &properties };
+        let etag = self.put_as(target, mode, &write).await?;
+        room.keep();
+        Ok(Written { path: target.path.clone(), size, etag })
+    }
+
+    /// Sends a write until its condition is decided.
+    async fn put_as(&self, target: &Target, mode: &WriteMode, write: &Write<'_>) -> Result<Option<String>> {
+        let path = &target.path;
+        let deadline = Instant::now() + self.shared.conflict_patience;
+        let mut rounds = 0;
+        loop {
+            match self.store().put(write).await.map_err(|e| e.during("write", path))? {
+                Put::Done { etag } => return Ok(etag),
+                Put::Overtaken => {}
+            }
+            // Another conditional write was under way, or the file came and went: else this says no.
+            self.not_as_wanted(target, mode).await?;
+            if Instant::now() >= deadline {
+                return Err(changed(path, None));
+            }
+            rounds += 1;
+            pause(rounds).await;
+        }
+    }
+
+    /// Takes content in and sends it: in one request when it is short, in parts when it is not.
+    async fn write_parts(
+        &self,
+        target: &Target,
+        key: &WritableKey,
+        content: impl Stream<Item = io::Result<Bytes>> + Send,
+        mode: &WriteMode,
+    ) -> Result<Written> {
+        let mut content = Box::pin(content);
+        let mut reader = Reader { buffer: BytesMut::new(), ended: false, taken: 0 };
+        reader.fill(self, &target.path, &mut content, self.store().single_put_bytes() + 1).await?;
+        if reader.ended {
+            return self.write_once(target, key, reader.buffer.freeze(), mode).await;
+        }
+        let id = WriteId::new()?;
+        let properties = new_file(&target.path, &id);
+        let condition = self.condition(target, mode).await?;
+        let parts = self.store().start_parts(key, &properties).await;
+        let mut parts = parts.map_err(|e| e.during("write", &target.path))?;
+        let sent = self.send_parts(target, &mut parts, reader, &mut content).await;
+        let (size, room) = match sent {
+            Ok(sent) => sent,
+            Err(error) => {
+                parts.abort().await;
+                return Err(error);
+            }
+        };
+        let write = Write { key, id: &id, payload: parts.payload(), condition, properties: &properties };
+        let etag = match self.put_as(target, mode, &write).await {
+            Ok(etag) => etag,
+            Err(error) => {
+                parts.abort().await;
+                return Err(error);
+            }
+        };
+        parts.completed();
+        room.keep();
+        Ok(Written { path: target.path.clone(), size, etag })
+    }
+
+    /// Content as it is sent: one piece when it is short.
+    pub(super) fn pieces(&self, mut content: Bytes) -> Vec<PartSource> {
+        if content.len() as u64 <= self.store().single_put_bytes() {
+            return vec![PartSource::Bytes(content)];
+        }
+        let size = usize::try_from(self.shared.part_bytes).unwrap_or(usize::MAX);
+        let mut pieces = Vec::new();
+        while !content.is_empty() {
+            pieces.push(PartSource::Bytes(content.split_to(size.min(content.len()))));
+        }
+        pieces
+    }
+
+    /// An object as it is copied: one piece up to the limit of S3.
+    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Vec<PartSource> {
+        let etag = seen.meta.etag.clone().unwrap_or_default();
+        let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
+        self.store().copy_pieces(seen.meta.size).into_iter().map(piece).collect()
+    }
+
+    /// Sends a write: one piece in one request, several as an upload in parts.
+    pub(super) async fn put_pieces(
+        &self,
+        key: &WritableKey,
+        id: &WriteId,
+        condition: Condition,
+        properties: &Properties,
+        mut pieces: Vec<PartSource>,
+    ) -> Result<Put> {
+        if pieces.len() <= 1 {
+            let payload = match pieces.pop() {
+                Some(PartSource::Bytes(bytes)) => Payload::Bytes(bytes),
+                Some(PartSource::Copy { source, etag, range }) => {
+                    Payload::CopyOf { source, etag, size: range.end }
+                }
+                None => Payload::Bytes(Bytes::new()),
+            };
+            return self.store().put(&Write { key, id, payload, condition, properties }).await;
+        }
+        let mut parts = self.store().start_parts(key, properties).await?;
+        let sent = async {
+            let mut sending = stream::iter(pieces)
+                .map(|piece| parts.send(self.store(), piece))
+                .map(|part| async move { part?.await })
+                .buffered(PARTS_AT_ONCE);
+            let mut done = Vec::new();
+            while let Some(part) = sending.next().await {
+                done.push(part?);
+            }
+            drop(sending);
+            Ok(done)
+        }
+        .await;
+        let put = match sent {
+            Ok(done) => {
+                for part in done {
+                    parts.add(part);
+                }
+                let payload = parts.payload();
+                self.store().put(&Write { key, id, payload, condition, properties }).await
+            }
+            Err(error) => Err(error),
+        };
+        match &put {
+            Ok(Put::Done { .. }) => parts.completed(),
+            // Should it have taken effect after all, there is nothing to abort, and that does no harm.
+            _ => parts.abort().await,
+        }
+        put
+    }
+
+    /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
+    async fn send_parts(
+        &self,
+        target: &Target,
+        parts: &mut Parts,
+        mut reader: Reader,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+    ) -> Result<(u64, Room)> {
+        let path = &target.path;
+        let old = self.replaced(path, parts.key()).await?;
+        let mut flying = FuturesUnordered::new();
+        loop {
+            let size = parts.next_size(self.shared.part_bytes);
+            reader.fill(self, path, content, size).await?;
+            if reader.buffer.is_empty() {
+                break;
+            }
+            let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
+            let part = reader.buffer.split_to(at).freeze();
+            flying.push(
+                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?,
+            );
+            while flying.len() >= PARTS_AT_ONCE {
+                let Some(part) = flying.next().await else { break };
+                parts.add(part.map_err(|e| e.during("write", path))?);
+            }
+        }
+        while let Some(part) = flying.next().await {
+            parts.add(part.map_err(|e| e.during("write", path))?);
+        }
+        let size = reader.taken;
+        Ok((size, self.room(target, path, size, old).await?))
+    }
+}
+
+/// Content that is taken in as it is needed.
+struct Reader {
+    buffer: BytesMut,
+    ended: bool,
+    taken: u64,
+}
+
+impl Reader {
+    /// Takes content in until there are `bytes` of it, or no more.
+    async fn fill(
+        &mut self,
+        backend: &S3Backend,
+        path: &VirtualPath,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+        bytes: u64,
+    ) -> Result<()> {
+        while !self.ended && (self.buffer.len() as u64) < bytes {
+            match content.next().await {
+                Some(Ok(piece)) => {
+                    self.taken += piece.len() as u64;
+                    backend.check_file_size(path, self.taken)?;
+                    self.buffer.extend_from_slice(&piece);
+                }
+                Some(Err(error)) => {
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        format!("cannot write `{path}`: its content broke off: {error}"),
+                    )
+                    .at(path)
+                    .with_hint("nothing was written; check where the content comes from")
+                    .with_source(error));
+                }
+                None => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The properties of a file that is written anew.
+pub(super) fn new_file(path: &VirtualPath, id: &WriteId) -> Properties {
+    let name = path.name().unwrap_or_default();
+    let mime = mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream");
+    Properties { content_type: Some(mime.to_owned()), history: History::first(id), ..Properties::default() }
+}
+
+/// An ETag without the quotes that it has on the wire.
+fn bare(etag: &str) -> &str {
+    etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(etag)
+}
+
+fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
+    if !bare(etag).is_empty() && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, format!("`{}` is no ETag", crate::error::shorten(etag)))
+        .at(path)
+        .with_hint("take it from `stat` or from the answer to an earlier write"))
+}
+
+pub(super) fn already_exists(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("`{path}` already exists"))
+        .at(path)
+        .with_hint("choose another name, or overwrite it on purpose")
+}
+
+/// Another writer was there first.
+pub(super) fn changed(path: &VirtualPath, etag: Option<&str>) -> Error {
+    let now = match etag {
+        Some(etag) => format!("its ETag is now `{etag}`"),
+        None => "it is no longer there".to_owned(),
+    };
+    Error::new(ErrorKind::Conflict, format!("`{path}` was changed by another writer: {now}"))
+        .at(path)
+        .with_hint("nothing was written; read it again, then retry")
+}

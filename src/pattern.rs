@@ -1,0 +1,391 @@
+//! Glob patterns: text in, a matcher of relative paths out. No I/O.
+//!
+//! `globset` matches names; what it leaves open is decided here: `**` stands for directories, a pattern
+//! without `/` for names at any depth, and names that begin with a dot are matched only when the dot is
+//! written.
+
+use globset::{GlobBuilder, GlobMatcher};
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::path::reads_as_dots;
+
+/// `{a,b}{c,d}` are four patterns; so many are enough.
+const MOST_ALTERNATIVES: usize = 1024;
+const MOST_BYTES: usize = 4096;
+
+/// A pattern, ready to match.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    /// Braces are spelled out: one of these must match.
+    alternatives: Vec<Vec<Segment>>,
+}
+
+#[derive(Debug, Clone)]
+enum Segment {
+    /// `**`: any number of directories.
+    Directories,
+    Name {
+        matcher: Box<NameMatcher>,
+        dot: bool,
+        /// The name itself, where nothing in it is special.
+        literal: Option<String>,
+    },
+}
+
+impl Pattern {
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when it is no pattern, [`ErrorKind::InvalidPath`] when it climbs.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let invalid = |why: &str, hint: &str| {
+            Error::new(ErrorKind::InvalidInput, format!("invalid pattern `{}`: {why}", shorten(text)))
+                .with_hint(hint)
+        };
+        const EXAMPLES: &str = "write it as `*.md`, `docs/**/*.md`, `{a,b}.txt` or `[0-9]*`";
+        if text.trim_matches('/').is_empty() {
+            return Err(invalid("it is empty", EXAMPLES));
+        }
+        if text.len() > MOST_BYTES {
+            return Err(invalid("it is too long", EXAMPLES));
+        }
+        if text.ends_with('/') {
+            return Err(invalid("only files are found", "match what is in the directory: end it with `/**`"));
+        }
+        let spelled = expand(text).map_err(|why| invalid(why, EXAMPLES))?;
+        let anywhere = !text.contains('/');
+        let mut alternatives = Vec::with_capacity(spelled.len());
+        for pattern in spelled {
+            let mut segments = Vec::new();
+            if anywhere {
+                segments.push(Segment::Directories);
+            }
+            for name in pattern.split('/').filter(|name| !name.is_empty() && *name != ".") {
+                if name == "**" {
+                    if !matches!(segments.last(), Some(Segment::Directories)) {
+                        segments.push(Segment::Directories);
+                    }
+                    continue;
+                }
+                if reads_as_dots(&name.replace('\\', "")) {
+                    return Err(Error::new(
+                        ErrorKind::InvalidPath,
+                        format!("invalid pattern `{}`: a segment is `..`", shorten(text)),
+                    )
+                    .with_hint("patterns lead down only; name the directory to start in instead"));
+                }
+                let matcher = NameMatcher::new(name).map_err(|why| invalid(&why, EXAMPLES))?;
+                let special = name.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
+                segments.push(Segment::Name {
+                    matcher: Box::new(matcher),
+                    dot: name.starts_with('.') || name.starts_with("\\."),
+                    literal: (!special).then(|| name.to_owned()),
+                });
+            }
+            // `docs/**` is what is in it, and not a file of that name.
+            if matches!(segments.last(), Some(Segment::Directories)) {
+                let matcher = NameMatcher::new("*").map_err(|why| invalid(&why, EXAMPLES))?;
+                segments.push(Segment::Name { matcher: Box::new(matcher), dot: false, literal: None });
+            }
+            alternatives.push(segments);
+        }
+        Ok(Self { alternatives })
+    }
+
+    /// Whether a path below the directory that is searched matches.
+    pub(crate) fn matches(&self, relative: &str) -> bool {
+        self.alternatives.iter().any(|segments| matches(segments, relative))
+    }
+
+    /// The directories that every match lies in, as far as they are written out.
+    pub(crate) fn directories(&self) -> Vec<String> {
+        let written = |segments: &[Segment]| -> Vec<String> {
+            let names = segments.iter().map_while(|segment| match segment {
+                Segment::Name { literal, .. } => literal.clone(),
+                Segment::Directories => None,
+            });
+            names.take(segments.len().saturating_sub(1)).collect()
+        };
+        let mut all = self.alternatives.iter().map(|segments| written(segments));
+        let first = all.next().unwrap_or_default();
+        all.fold(first, |common, other| {
+            common.into_iter().zip(other).take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
+        })
+    }
+}
+
+/// Matches one name.
+///
+/// `globset` matches bytes, so that its `?` is half an `ñ`. Where a pattern has a `?` or a class, the
+/// characters beyond ASCII are told to it as control characters, which no name holds: those of the
+/// pattern in their order, and all others by where they stand among them.
+#[derive(Debug, Clone)]
+struct NameMatcher {
+    matcher: GlobMatcher,
+    /// The characters of the pattern beyond ASCII, sorted; `None` when bytes will do.
+    wide: Option<Vec<char>>,
+}
+
+/// Control characters up to 0x1f, for the characters of a pattern and the gaps between them.
+const MOST_WIDE: usize = 15;
+
+impl NameMatcher {
+    fn new(name: &str) -> Result<Self, String> {
+        let mut wide: Vec<char> = name.chars().filter(|c| !c.is_ascii()).collect();
+        wide.sort_unstable();
+        wide.dedup();
+        let wide = name.contains(['?', '[']).then_some(wide);
+        if wide.as_ref().is_some_and(|wide| wide.len() > MOST_WIDE) {
+            return Err(format!(
+                "beside `?` or `[…]` it has more than {MOST_WIDE} different letters beyond ASCII"
+            ));
+        }
+        let told = narrow(name, wide.as_deref());
+        let glob = GlobBuilder::new(&told).literal_separator(true).backslash_escape(true).build();
+        let matcher = glob.map_err(|error| error.kind().to_string())?.compile_matcher();
+        Ok(Self { matcher, wide })
+    }
+
+    fn is_match(&self, name: &str) -> bool {
+        match self.wide.as_deref() {
+            Some(wide) if !name.is_ascii() => self.matcher.is_match(narrow(name, Some(wide))),
+            _ => self.matcher.is_match(name),
+        }
+    }
+}
+
+fn narrow(name: &str, wide: Option<&[char]>) -> String {
+    let Some(wide) = wide else { return name.to_owned() };
+    let told = |c: char| match wide.binary_search(&c) {
+        _ if c.is_ascii() => c,
+        Ok(at) => char::from(2 * at as u8 + 2),
+        Err(before) => char::from(2 * before as u8 + 1),
+    };
+    name.chars().map(told).collect()
+}
+
+/// Goes through the names of a path with all places in the pattern that it may have come to.
+fn matches(segments: &[Segment], path: &str) -> bool {
+    let mut at = vec![false; segments.len() + 1];
+    at[0] = true;
+    skip_directories(segments, &mut at);
+    for name in path.split('/') {
+        let hidden = name.starts_with('.');
+        let mut next = vec![false; segments.len() + 1];
+        for (i, segment) in segments.iter().enumerate().filter(|(i, _)| at[*i]) {
+            match segment {
+                Segment::Directories => next[i] |= !hidden,
+                Segment::Name { matcher, dot, .. } => {
+                    next[i + 1] |= (*dot || !hidden) && matcher.is_match(name);
+                }
+            }
+        }
+        skip_directories(segments, &mut next);
+        at = next;
+    }
+    at[segments.len()]
+}
+
+/// `**` may stand for nothing.
+fn skip_directories(segments: &[Segment], at: &mut [bool]) {
+    for (i, segment) in segments.iter().enumerate() {
+        if at[i] && matches!(segment, Segment::Directories) {
+            at[i + 1] = true;
+        }
+    }
+}
+
+/// Spells braces out. What stands in `[…]` or behind a backslash is left as it is.
+fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
+    let Some((open, close, commas)) = outermost(pattern)? else { return Ok(vec![pattern.to_owned()]) };
+    let tails = expand(&pattern[close + 1..])?;
+    let mut all = Vec::new();
+    let mut start = open + 1;
+    for end in commas.into_iter().chain([close]) {
+        for choice in expand(&pattern[start..end])? {
+            for tail in &tails {
+                all.push(format!("{}{choice}{tail}", &pattern[..open]));
+                if all.len() > MOST_ALTERNATIVES {
+                    return Err("its braces stand for too many patterns");
+                }
+            }
+        }
+        start = end + 1;
+    }
+    Ok(all)
+}
+
+/// Where a pair of braces opens and closes, and the commas between its choices.
+type Braces = (usize, usize, Vec<usize>);
+
+/// The first pair of braces.
+fn outermost(pattern: &str) -> Result<Option<Braces>, &'static str> {
+    let (mut depth, mut open, mut commas) = (0u32, 0, Vec::new());
+    let mut class = false;
+    let mut chars = pattern.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => {
+                chars.next();
+            }
+            '[' if !class => {
+                class = pattern[at..].contains(']');
+                // A bracket that comes first is one of the class.
+                if class {
+                    chars.next_if(|(_, c)| *c == '!' || *c == '^');
+                    chars.next_if(|(_, c)| *c == ']');
+                }
+            }
+            ']' => class = false,
+            _ if class => {}
+            '{' => {
+                if depth == 0 {
+                    open = at;
+                }
+                depth += 1;
+                if depth > 16 {
+                    return Err("its braces are nested too deep");
+                }
+            }
+            ',' if depth == 1 => commas.push(at),
+            '}' if depth == 1 => return Ok(Some((open, at, commas))),
+            '}' if depth == 0 => return Err("a `}` has no `{`"),
+            '}' => depth -= 1,
+            _ => {}
+        }
+    }
+    if depth > 0 { Err("a `{` has no `}`") } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The semantics that agents know, as data: pattern, what matches, what does not.
+    #[test]
+    fn the_table_of_globs_holds() {
+        let table: &[(&str, &[&str], &[&str])] = &[
+            // Without `/`: names at any depth.
+            (
+                "*.md",
+                &["a.md", "docs/a.md", "a/b/c/d.md"],
+                &["a.txt", "md", "docs/.a.md", ".git/a.md", ".md"],
+            ),
+            ("README", &["README", "x/y/README"], &["README.md", "readme"]),
+            ("?.md", &["a.md", "x/ñ.md"], &["ab.md", ".md"]),
+            ("*", &["a", "x/y/z"], &[".a", "x/.y", ".x/y"]),
+            ("**", &["a", "x/y/z"], &[".a", "x/.y", ".x/y"]),
+            // With `/`: the path from where the search starts.
+            ("docs/*.md", &["docs/a.md"], &["a.md", "docs/x/a.md", "x/docs/a.md"]),
+            ("docs/**", &["docs/a", "docs/x/y.md"], &["docs", "xdocs/a", "docs/.a", "docs/.x/a"]),
+            ("**/*.md", &["a.md", "x/a.md", "x/y/a.md"], &["a.txt", ".x/a.md"]),
+            ("docs/**/*.md", &["docs/a.md", "docs/x/y/a.md"], &["a.md", "x/docs/a.md"]),
+            ("**/docs/**", &["docs/a", "x/docs/y/z"], &["docs", "x/docs"]),
+            ("a/**/b", &["a/b", "a/x/b", "a/x/y/b"], &["ab", "a/xb", "b"]),
+            ("*/b", &["a/b"], &["b", "x/a/b", ".a/b"]),
+            ("./a/b", &["a/b"], &["x/a/b"]),
+            ("a//b", &["a/b"], &["a/x/b"]),
+            ("a**b", &["ab", "axb", "x/axyb"], &["a/b"]),
+            // A leading `/` anchors.
+            ("/*.md", &["a.md"], &["docs/a.md"]),
+            ("/docs/*.md", &["docs/a.md"], &["x/docs/a.md"]),
+            // Dot names only when written.
+            (".*", &[".env", "x/.env"], &["env", ".x/.y/z"]),
+            (".env", &[".env", "x/.env"], &["env", ".git/.env"]),
+            (".github/**", &[".github/a", ".github/x/a.yml"], &[".github/.a", "x/.github/a"]),
+            ("**/.github/*.yml", &[".github/a.yml", "x/.github/a.yml"], &[".github/x/a.yml"]),
+            ("[.]env", &[], &[".env"]),
+            ("?env", &["xenv"], &[".env"]),
+            // Braces and classes.
+            ("*.{md,txt}", &["a.md", "x/a.txt"], &["a.rs", "a.{md,txt}"]),
+            ("{a,b}/*.md", &["a/x.md", "b/x.md"], &["c/x.md", "x/a/x.md"]),
+            ("{a/b,c}.md", &["a/b.md", "c.md"], &["x/c.md", "a/c.md"]),
+            ("{a,{b,c}}.md", &["a.md", "b.md", "c.md"], &["d.md"]),
+            ("{.env,x}", &[".env", "x"], &["env"]),
+            ("a{,b}", &["a", "ab"], &["abb"]),
+            ("[a-c].md", &["a.md", "x/c.md"], &["d.md", "-.md"]),
+            ("[!a].md", &["b.md"], &["a.md", "..md"]),
+            ("[]a].md", &["].md", "a.md"], &["b.md"]),
+            ("[{,}].md", &["{.md", ",.md", "}.md"], &["a.md"]),
+            // Plain names that look special elsewhere.
+            ("a+b (1).md", &["a+b (1).md"], &["ab (1).md"]),
+            ("100%.md", &["100%.md"], &["100.md"]),
+            ("\\*.md", &["*.md"], &["a.md"]),
+            ("\\{a\\}", &["{a}"], &["a"]),
+            ("MD", &["MD"], &["md"]),
+            // Letters are letters.
+            ("se?or", &["señor", "senor"], &["seor", "señoor"]),
+            ("[ñn]andú", &["ñandú", "nandú"], &["andú", "uñandú"]),
+            ("[á-ú]", &["é", "ó"], &["a", "ü", "🦀"]),
+            ("[!ñ]", &["n", "é", "🦀"], &["ñ"]),
+            ("*ñ*", &["ñ", "año", "x/niño.md"], &["ano"]),
+            ("??", &["ñ🦀", "ab"], &["ñ", "🦀", "abc"]),
+        ];
+        for (pattern, yes, no) in table {
+            let parsed = Pattern::parse(pattern).unwrap_or_else(|e| panic!("{pattern}: {e}"));
+            for path in *yes {
+                assert!(parsed.matches(path), "{pattern} should match {path}");
+            }
+            for path in *no {
+                assert!(!parsed.matches(path), "{pattern} should not match {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told() {
+        for bad in
+            ["", "/", "//", "[a", "{a,b", "a}", "docs/", "a[", "{{a}", &"{a,b}".repeat(11), &"a".repeat(5000)]
+        {
+            assert_eq!(Pattern::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad}");
+        }
+        for bad in ["..", "../a", "a/../b", "/..", "{..,a}/b", "a/%2e%2e/b", "\\.\\./a"] {
+            assert_eq!(Pattern::parse(bad).unwrap_err().kind(), ErrorKind::InvalidPath, "{bad}");
+        }
+    }
+
+    #[test]
+    fn directories_that_are_written_out_are_known() {
+        for (pattern, directories) in [
+            ("docs/a/*.md", "docs/a"),
+            ("docs/**/a.md", "docs"),
+            ("/docs/a.md", "docs"),
+            ("*.md", ""),
+            ("**/a", ""),
+            ("d*/a", ""),
+            ("{docs/a,docs/b}/x", "docs"),
+            ("{a,b}/x", ""),
+        ] {
+            assert_eq!(Pattern::parse(pattern).unwrap().directories().join("/"), directories, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn many_stars_take_no_longer() {
+        let pattern = Pattern::parse(&format!("{}x", "**/*a*/".repeat(60))).unwrap();
+        let path = vec!["aaaaaaaa"; 500].join("/");
+        assert!(!pattern.matches(&path));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn no_pattern_makes_a_panic(pattern in "[a-c.*?/{},\\[\\]!^\\\\%2e-]{0,24}", path in "[a-c./]{0,16}") {
+            if let Ok(pattern) = Pattern::parse(&pattern) {
+                pattern.matches(&path);
+                pattern.directories();
+            }
+        }
+
+        /// What lies elsewhere than in the directories that are written out never matches.
+        #[test]
+        fn directories_are_never_wrong(pattern in "[ab*/{},]{1,12}", path in "[ab]/[ab]/[ab]") {
+            if let Ok(pattern) = Pattern::parse(&pattern) {
+                let directories = pattern.directories();
+                let inside = directories.is_empty() || path.starts_with(&format!("{}/", directories.join("/")));
+                prop_assert!(inside || !pattern.matches(&path));
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Searching text for lines: the engines of ripgrep, on text that is decoded already. No I/O.
+
+use std::io;
+
+use grep_matcher::LineTerminator;
+use grep_regex::{RegexMatcher, RegexMatcherBuilder};
+use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkMatch};
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+const MOST_PATTERN_BYTES: usize = 16 * 1024;
+
+const MOST_COMPILED_BYTES: usize = 10 * 1024 * 1024;
+
+/// A longer line is shown cut.
+pub(crate) const MOST_LINE_BYTES: usize = 16 * 1024;
+
+/// What is kept of one file; more is cut off, and said.
+const MOST_BYTES_A_FILE: usize = 1024 * 1024;
+
+/// The longest line that a long file may have.
+const MOST_BUFFER: usize = 16 * 1024 * 1024;
+
+/// What to look for, ready to search with.
+#[derive(Debug, Clone)]
+pub(crate) struct Query {
+    matcher: RegexMatcher,
+    context: usize,
+    most: u64,
+}
+
+/// How a pattern is meant.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Meaning {
+    pub(crate) regex: bool,
+    pub(crate) ignore_case: bool,
+}
+
+/// A line that matched, or one around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// From 1.
+    pub(crate) number: u64,
+    pub(crate) text: String,
+    pub(crate) matched: bool,
+    /// Whether it was longer than is shown.
+    pub(crate) cut: bool,
+}
+
+/// What was found in one file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hits {
+    pub(crate) lines: Vec<Line>,
+    pub(crate) matches: u64,
+    /// Whether there is more.
+    pub(crate) truncated: bool,
+}
+
+impl Query {
+    /// `most` matches in one file are enough.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when the pattern cannot be searched for.
+    pub(crate) fn new(pattern: &str, meaning: Meaning, context: usize, most: u64) -> Result<Self> {
+        let invalid = |why: &str, hint: &str| {
+            Error::new(ErrorKind::InvalidInput, format!("cannot search for `{}`: {why}", shorten(pattern)))
+                .with_hint(hint)
+        };
+        if pattern.len() > MOST_PATTERN_BYTES {
+            return Err(invalid("the pattern is too long", "search for a part of it"));
+        }
+        if !meaning.regex && pattern.contains('\n') {
+            return Err(invalid(
+                "it has more than one line, and lines are searched one by one",
+                "search for one of its lines",
+            ));
+        }
+        let matcher = RegexMatcherBuilder::new()
+            .fixed_strings(!meaning.regex)
+            .case_insensitive(meaning.ignore_case)
+            .line_terminator(Some(b'\n'))
+            // What a tenant's expression may cost.
+            .size_limit(MOST_COMPILED_BYTES)
+            .dfa_size_limit(MOST_COMPILED_BYTES)
+            .build(pattern)
+            .map_err(|error| {
+                let why = error.to_string();
+                let why = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
+                invalid(&shorten(&why.join(" ")), "correct the expression, or search for it literally")
+            })?;
+        Ok(Self { matcher, context, most })
+    }
+
+    fn searcher(&self) -> Searcher {
+        SearcherBuilder::new()
+            .line_number(true)
+            .line_terminator(LineTerminator::byte(b'\n'))
+            .before_context(self.context)
+            .after_context(self.context)
+            .binary_detection(BinaryDetection::none())
+            // It is decoded already.
+            .bom_sniffing(false)
+            .heap_limit(Some(MOST_BUFFER))
+            .build()
+    }
+
+    /// Searches text that is here.
+    pub(crate) fn search(&self, text: &str) -> io::Result<Hits> {
+        let mut sink = Collector { query: self, hits: Hits::default(), bytes: 0 };
+        self.searcher().search_slice(&self.matcher, text.as_bytes(), &mut sink)?;
+        Ok(sink.hits)
+    }
+
+    /// Searches text that comes in pieces. Blocks while it waits for them.
+    pub(crate) fn search_reader(&self, text: impl io::Read) -> io::Result<Hits> {
+        let mut sink = Collector { query: self, hits: Hits::default(), bytes: 0 };
+        self.searcher().search_reader(&self.matcher, text, &mut sink)?;
+        Ok(sink.hits)
+    }
+}
+
+struct Collector<'q> {
+    query: &'q Query,
+    hits: Hits,
+    bytes: usize,
+}
+
+impl Collector<'_> {
+    fn add(&mut self, number: Option<u64>, bytes: &[u8], matched: bool) {
+        let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        let cut = line.len() > MOST_LINE_BYTES;
+        let shown = &line[..line.len().min(MOST_LINE_BYTES)];
+        let mut text = String::from_utf8_lossy(shown).into_owned();
+        // A cut may go through a character.
+        while cut && text.ends_with('\u{fffd}') {
+            text.pop();
+        }
+        self.bytes += text.len();
+        self.hits.lines.push(Line { number: number.unwrap_or(0), text, matched, cut });
+    }
+}
+
+impl Sink for Collector<'_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
+        if self.hits.matches == self.query.most || self.bytes > MOST_BYTES_A_FILE {
+            self.hits.truncated = true;
+            // What was shown only because this match follows goes again.
+            let last = self.hits.lines.iter().rev().find(|line| line.matched).map_or(0, |line| line.number);
+            let shown = last + self.query.context as u64;
+            self.hits.lines.retain(|line| line.number <= shown);
+            return Ok(false);
+        }
+        self.hits.matches += 1;
+        self.add(found.line_number(), found.bytes(), true);
+        Ok(true)
+    }
+
+    fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
+        self.add(context.line_number(), context.bytes(), false);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(pattern: &str, regex: bool, ignore_case: bool, context: usize, most: u64) -> Query {
+        Query::new(pattern, Meaning { regex, ignore_case }, context, most).unwrap()
+    }
+
+    fn numbers(hits: &Hits) -> Vec<u64> {
+        hits.lines.iter().map(|line| line.number).collect()
+    }
+
+    #[test]
+    fn literal_by_default_and_regex_on_request() {
+        let text = "a.c\nabc\nA.C\n";
+        assert_eq!(numbers(&query("a.c", false, false, 0, 9).search(text).unwrap()), [1]);
+        assert_eq!(numbers(&query("a.c", true, false, 0, 9).search(text).unwrap()), [1, 2]);
+        assert_eq!(numbers(&query("a.c", false, true, 0, 9).search(text).unwrap()), [1, 3]);
+        assert_eq!(numbers(&query("", false, false, 0, 9).search(text).unwrap()), [1, 2, 3]);
+        assert_eq!(numbers(&query("ÑANDÚ", false, true, 0, 9).search("un ñandú\n").unwrap()), [1]);
+    }
+
+    #[test]
+    fn limits_are_told() {
+        let text = "x\n".repeat(10);
+        let hits = query("x", false, false, 0, 3).search(&text).unwrap();
+        assert_eq!((hits.matches, hits.truncated), (3, true));
+        let hits = query("x", false, false, 0, 10).search(&text).unwrap();
+        assert_eq!((hits.matches, hits.truncated), (10, false));
+        let long = "é".repeat(MOST_LINE_BYTES);
+        let hits = query("é", false, false, 0, 10).search(&long).unwrap();
+        assert!(hits.lines[0].cut && hits.lines[0].text.len() <= MOST_LINE_BYTES);
+        assert!(hits.lines[0].text.chars().all(|c| c == 'é'));
+        let many = format!("{}\n", "y".repeat(10_000)).repeat(1_000);
+        let hits = query("y", false, false, 0, 10_000).search(&many).unwrap();
+        assert!(hits.truncated && hits.matches < 200);
+    }
+
+    #[test]
+    fn context_lines_are_marked_and_never_repeated() {
+        let hits = query("x", false, false, 1, 9).search("a\nx\nb\nx\nc\nd\n").unwrap();
+        assert_eq!(numbers(&hits), [1, 2, 3, 4, 5]);
+        let matched: Vec<_> = hits.lines.iter().map(|line| line.matched).collect();
+        assert_eq!(matched, [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn what_cannot_be_searched_for_is_told() {
+        for (pattern, regex) in
+            [("(", true), ("a\nb", false), ("a\\nb", true), ("(a{1000}){1000}", true), ("\\p{Nope}", true)]
+        {
+            let error = Query::new(pattern, Meaning { regex, ignore_case: false }, 0, 1).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{pattern}");
+            assert!(!error.message().contains('\n'), "{}", error.message());
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_for_a_stream_is_an_error() {
+        struct Endless(usize);
+        impl io::Read for Endless {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let bytes = buffer.len().min(self.0);
+                buffer[..bytes].fill(b'x');
+                self.0 -= bytes;
+                Ok(bytes)
+            }
+        }
+        assert!(query("y", false, false, 0, 9).search_reader(Endless(2 * MOST_BUFFER)).is_err());
+        assert!(query("y", false, false, 0, 9).search_reader(Endless(MOST_BUFFER / 4)).is_ok());
+    }
+}

@@ -1,0 +1,147 @@
+//! Write ids: how a lost answer is told from a conflict.
+//!
+//! Every write puts an id of its own into the object's metadata, before the ids of the versions that it
+//! was made from. Whoever lost the answer to a write finds its id there, also when others have changed
+//! the object since.
+
+use std::collections::BTreeMap;
+
+use super::{Meta, Properties};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The name in the metadata: `x-amz-meta-skillfs-writes`.
+const NAME: &str = "skillfs-writes";
+
+/// What S3 allows for the names and values of an object's metadata.
+const MAX_METADATA_BYTES: usize = 2048;
+
+/// Names one write, in all its attempts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct WriteId(String);
+
+impl WriteId {
+    /// 72 random bits.
+    pub(crate) fn new() -> Result<Self> {
+        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let mut random = [0; 12];
+        getrandom::fill(&mut random).map_err(|e| {
+            Error::new(ErrorKind::Internal, "this machine gives no random numbers").with_source(e)
+        })?;
+        Ok(Self(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The ids of the writes that led to a version, the newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct History(Vec<String>);
+
+impl History {
+    /// Takes the ids out of metadata, and leaves what belongs to others.
+    pub(super) fn take_from(metadata: &mut BTreeMap<String, String>) -> Self {
+        let ids = metadata.remove(NAME).unwrap_or_default();
+        Self(ids.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// The metadata with as many ids as fit.
+    pub(super) fn put_into(&self, metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let mut all = metadata.clone();
+        let used: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let room = MAX_METADATA_BYTES.saturating_sub(used + NAME.len());
+        let mut ids = String::new();
+        for id in &self.0 {
+            let comma = usize::from(!ids.is_empty());
+            if ids.len() + comma + id.len() > room {
+                break;
+            }
+            ids.push_str(&","[..comma]);
+            ids.push_str(id);
+        }
+        if !ids.is_empty() {
+            all.insert(NAME.to_owned(), ids);
+        }
+        all
+    }
+
+    /// What a write that starts from nothing leaves behind.
+    pub(crate) fn first(id: &WriteId) -> Self {
+        Self(vec![id.0.clone()])
+    }
+
+    /// What a write that was made from a version leaves behind.
+    pub(crate) fn grown(&self, id: &WriteId, base: &Meta) -> Self {
+        let mut ids = vec![id.0.clone()];
+        match self.0.is_empty() {
+            true => ids.extend(token(&self.0, base)),
+            false => ids.extend(self.0.iter().cloned()),
+        }
+        Self(ids)
+    }
+
+    pub(super) fn contains(&self, id: &str) -> bool {
+        self.0.iter().any(|known| known == id)
+    }
+
+    /// Whether the id is that of the last write.
+    pub(super) fn ends_with(&self, id: &WriteId) -> bool {
+        self.0.first() == Some(&id.0)
+    }
+}
+
+impl Properties {
+    /// What stands for this version in the history of those that are made from it: its last write, or its
+    /// ETag when nobody left an id.
+    pub(crate) fn token(&self, meta: &Meta) -> Option<String> {
+        token(&self.history.0, meta)
+    }
+}
+
+fn token(ids: &[String], meta: &Meta) -> Option<String> {
+    ids.first().cloned().or_else(|| meta.etag.as_ref().map(|etag| format!("@{etag}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(etag: &str) -> Meta {
+        Meta { size: 0, modified: None, etag: Some(etag.to_owned()) }
+    }
+
+    #[test]
+    fn ids_survive_the_writes_of_others() {
+        let (mine, other) = (WriteId::new().unwrap(), WriteId::new().unwrap());
+        let history = History::default().grown(&mine, &meta("e0")).grown(&other, &meta("e1"));
+        assert!(history.contains(mine.as_str()) && history.contains("@e0"));
+        assert!(history.ends_with(&other) && !history.ends_with(&mine));
+        let mut metadata = history.put_into(&BTreeMap::from([("owner".to_owned(), "ana".to_owned())]));
+        assert_eq!(History::take_from(&mut metadata), history);
+        assert_eq!(metadata.len(), 1, "what belongs to others stays");
+    }
+
+    #[test]
+    fn the_last_ids_stay_within_two_kilobytes() {
+        for others in [0, 100, 1500, 2020, 2030, 2048, 3000] {
+            let metadata = BTreeMap::from([("n".to_owned(), "x".repeat(others))]);
+            let mut history = History::default();
+            let mut ids = Vec::new();
+            for _ in 0..300 {
+                let id = WriteId::new().unwrap();
+                history = history.grown(&id, &meta("e"));
+                ids.push(id);
+                let mut all = history.put_into(&metadata);
+                let bytes: usize = all.iter().map(|(name, value)| name.len() + value.len()).sum();
+                assert!(bytes <= MAX_METADATA_BYTES.max(others + 1), "{bytes}");
+                assert_eq!(all["n"].len(), others);
+                history = History::take_from(&mut all);
+            }
+            let kept = history.0.len();
+            assert_eq!(kept >= 150, others == 0, "{kept}");
+            // The newest ones, without a gap.
+            assert!(ids.iter().rev().take(kept).all(|id| history.contains(id.as_str())));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Uploads in parts: content that is too much for one request. Whatever happens, nothing is left behind:
+//! an upload that is not completed is aborted, also when its caller goes away.
+
+use std::ops::Range;
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::primitives::ByteStream;
+use bytes::Bytes;
+use tracing::instrument;
+
+use super::failure::{Failure, Outcome};
+use super::write::{Payload, Properties, pause};
+use super::{Store, corrupt, etag_header};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{ObjectKey, WritableKey};
+
+/// S3 takes so many parts.
+const MAX_PARTS: i32 = 10_000;
+
+/// Parts grow after so many, so that the last one is never out of reach: 10,000 of them hold more than
+/// the 5 TB of the largest object.
+const GROW_EVERY: i32 = 1_000;
+
+/// One part's content.
+#[derive(Debug, Clone)]
+pub(crate) enum PartSource {
+    Bytes(Bytes),
+    Copy { source: ObjectKey, etag: String, range: Range<u64> },
+}
+
+impl PartSource {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::Copy { range, .. } => range.is_empty(),
+        }
+    }
+}
+
+/// An upload under way. Dropped, it is aborted.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    upload: Upload,
+    key: WritableKey,
+    next: i32,
+    done: Vec<(i32, String)>,
+}
+
+#[derive(Debug)]
+struct Upload {
+    client: Client,
+    bucket: String,
+    key: String,
+    id: String,
+    open: bool,
+}
+
+impl Upload {
+    async fn abort(mut self) {
+        self.open = false;
+        let (client, bucket, key, id) =
+            (self.client.clone(), self.bucket.clone(), self.key.clone(), self.id.clone());
+        abort(client, bucket, key, id).await;
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
+        if self.open
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let take = std::mem::take::<String>;
+            let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
+            runtime.spawn(abort(self.client.clone(), bucket, key, id));
+        }
+    }
+}
+
+async fn abort(client: Client, bucket: String, key: String, id: String) {
+    let request = client.abort_multipart_upload().bucket(bucket).key(&key).upload_id(&id);
+    if let Err(error) = Box::pin(request.send()).await {
+        let failure = Failure::from(error);
+        // Completed or aborted: nothing is left of it.
+        if failure.outcome() != Outcome::Gone {
+            tracing::warn!(key, id, "an upload in parts could not be aborted, and takes room: {failure:?}");
+        }
+    }
+}
+
+impl Store {
+    /// Begins an upload; its properties are those of the object to be. One request.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
+    pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
+        let kept = properties.clone();
+        let metadata = kept.history.put_into(&kept.metadata);
+        let (client, bucket, name) = (self.client.clone(), self.bucket.clone(), key.as_str().to_owned());
+        // A task of its own: were it dropped between request and answer, nobody would know the id.
+        let started = tokio::spawn(async move {
+            let request = client
+                .create_multipart_upload()
+                .bucket(&bucket)
+                .key(&name)
+                .set_content_type(kept.content_type)
+                .set_content_encoding(kept.content_encoding)
+                .set_content_language(kept.content_language)
+                .set_content_disposition(kept.content_disposition)
+                .set_cache_control(kept.cache_control)
+                .set_metadata(Some(metadata.into_iter().collect()));
+            let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
+            Ok::<_, Failure>(id.map(|id| Upload { client, bucket, key: name, id, open: true }))
+        });
+        let upload = match started.await {
+            Ok(Ok(upload)) => upload.ok_or_else(|| corrupt("the storage began an upload without an id"))?,
+            Ok(Err(failure)) => return Err(self.fail(failure)),
+            Err(error) => {
+                return Err(Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error));
+            }
+        };
+        Ok(Parts { upload, key: key.clone(), next: 1, done: Vec::new() })
+    }
+
+    /// The pieces that an object is copied in.
+    pub(crate) fn copy_pieces(&self, size: u64) -> Vec<Range<u64>> {
+        let pieces = size.div_ceil(self.single_copy_bytes).max(1);
+        // All of one size, so that none is too small.
+        let each = size.div_ceil(pieces).max(1);
+        (0..pieces).map(|i| i * each..((i + 1) * each).min(size)).collect()
+    }
+
+    async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
+        let mut failures = 0;
+        loop {
+            let sent = match source {
+                PartSource::Bytes(bytes) => {
+                    let request = self
+                        .writer
+                        .upload_part()
+                        .bucket(&self.bucket)
+                        .key(key)
+                        .upload_id(id)
+                        .part_number(number)
+                        .body(ByteStream::from(bytes.clone()));
+                    let patience = self.upload_patience(bytes.len() as u64);
+                    match tokio::time::timeout(patience, Box::pin(request.send())).await {
+                        Ok(sent) => sent.map(|part| part.e_tag).map_err(Failure::from),
+                        Err(_) => Err(Failure::timed_out()),
+                    }
+                }
+                PartSource::Copy { source, etag, range } => {
+                    let request = self
+                        .writer
+                        .upload_part_copy()
+                        .bucket(&self.bucket)
+                        .key(key)
+                        .upload_id(id)
+                        .part_number(number)
+                        .copy_source(self.copy_source(source))
+                        .copy_source_if_match(etag_header(etag))
+                        .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1));
+                    let patience = self.copy_patience(range.end - range.start);
+                    match tokio::time::timeout(patience, Box::pin(request.send())).await {
+                        Ok(sent) => sent
+                            .map(|part| part.copy_part_result.and_then(|result| result.e_tag))
+                            .map_err(Failure::from),
+                        Err(_) => Err(Failure::timed_out()),
+                    }
+                }
+            };
+            let failure = match sent {
+                Ok(etag) => {
+                    return etag.ok_or_else(|| corrupt("the storage took a part and gave no ETag for it"));
+                }
+                Err(failure) => failure,
+            };
+            failures += 1;
+            // A part that is sent twice is the same part.
+            let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
+            if !again || failures >= self.max_attempts {
+                return Err(self.fail(failure));
+            }
+            pause(failures).await;
+        }
+    }
+}
+
+impl Parts {
+    /// How large the next part shall be, when `bytes` is the size of the first ones.
+    pub(crate) fn next_size(&self, bytes: u64) -> u64 {
+        bytes << ((self.next - 1) / GROW_EVERY).min(9)
+    }
+
+    /// The next part, on its way. Parts may be on their way at once; each is told to [`Parts::add`].
+    pub(crate) fn send<'s>(
+        &mut self,
+        store: &'s Store,
+        source: PartSource,
+    ) -> Result<impl Future<Output = Result<(i32, String)>> + Send + use<'s>> {
+        let number = self.next;
+        if number > MAX_PARTS {
+            return Err(Error::new(ErrorKind::TooLarge, "the content has more parts than S3 takes")
+                .with_hint("set a larger `part_bytes`"));
+        }
+        self.next += 1;
+        let (key, id) = (self.upload.key.clone(), self.upload.id.clone());
+        Ok(async move { Ok((number, store.send_part(&key, &id, number, &source).await?)) })
+    }
+
+    pub(crate) fn add(&mut self, part: (i32, String)) {
+        self.done.push(part);
+    }
+
+    /// What puts the parts together.
+    pub(crate) fn payload(&self) -> Payload {
+        let mut parts = self.done.clone();
+        parts.sort_unstable();
+        Payload::Parts { upload: self.upload.id.clone(), parts }
+    }
+
+    pub(crate) fn key(&self) -> &WritableKey {
+        &self.key
+    }
+
+    /// The object is there: nothing is left to abort.
+    pub(crate) fn completed(mut self) {
+        self.upload.open = false;
+    }
+
+    /// Takes back what was uploaded.
+    pub(crate) async fn abort(self) {
+        self.upload.abort().await;
+    }
+}
