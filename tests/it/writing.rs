@@ -317,8 +317,8 @@ async fn batches_answer_in_order(b: Bucket) {
     let s = b.session();
     let mut files: Vec<(String, Bytes)> =
         (0..50).map(|i| (format!("/workspace/{i}.txt"), Bytes::from(format!("{i}")))).collect();
-    files[7].0 = "/skills/x".to_owned();
-    files[9].0 = "/workspace/../x".to_owned();
+    files[7].0 = "/skills/x".into();
+    files[9].0 = "/workspace/../x".into();
     let paths: Vec<String> = files.iter().map(|(path, _)| path.clone()).collect();
     let written = s.upload_files(files).await;
     assert_eq!(written.len(), 50);
@@ -491,7 +491,7 @@ async fn quotas_name_the_limit(b: Bucket) {
     assert!(error.message().contains("may hold 12") && error.path() == Some("/workspace/c"), "{error}");
     s.write("/workspace/c", "12").await.unwrap();
     let error = s.write("/workspace/d", "").await.unwrap_err();
-    assert!(error.message().contains("3"), "{error}");
+    assert!(error.message().contains("objects, and may hold 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
     // Less is always allowed, and what was deleted counts no more.
     s.write("/workspace/b", "1").await.unwrap();
