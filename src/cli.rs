@@ -2,6 +2,7 @@
 
 mod args;
 mod demo;
+mod files;
 mod output;
 mod skills;
 
@@ -13,14 +14,14 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
-use self::args::{Args, Command, Global};
+use self::args::{Args, Command, Global, Grant};
 use self::output::Output;
 use crate::backend::{S3Backend, SkillFs, Window};
 use crate::config::{self, Settings, env};
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-use crate::mount::Session;
+use crate::mount::{Access, Grants, Session};
 use crate::path::VirtualPath;
 
 /// The bucket of an embedded store that is given no other.
@@ -71,7 +72,8 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     if let Command::Admin(command) = command {
         return skills::admin(command, output).await;
     }
-    let backend = open(&global).await?;
+    let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+    let backend = open(&global, writes, output).await?;
     match command {
         Command::Ls { path, long, recursive } => {
             let listing =
@@ -103,26 +105,33 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         }
         Command::Skills(command) => skills::run(&backend, command, output).await?,
         Command::Admin(_) | Command::Demo => {}
+        command => return files::run(&backend, command, output).await,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The session that flags and environment name, on the store that they name.
-async fn open(global: &Global) -> Result<S3Backend> {
+/// The session that flags and environment name, on the store that they name. A local store is made by
+/// what `writes` new files.
+async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backend> {
     let session = session(global)?;
     let fs = match &global.embedded {
         Some(directory) => {
+            let new = !directory.is_file() && !Embedded::is_in(directory);
+            let shown = directory.display();
             // Who mistypes a directory wants to know, and not a new store in it.
-            if !directory.is_file() && !Embedded::is_in(directory) {
-                let directory = directory.display();
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("there is no store in `{directory}`"),
-                )
-                .with_hint(format!("make one with sample data: `skillfs demo --embedded {directory}`")));
+            if new && !writes {
+                return Err(Error::new(ErrorKind::Unavailable, format!("there is no store in `{shown}`"))
+                    .with_hint(format!(
+                        "write a file to make one, or fill it with sample data: `skillfs demo --embedded {shown}`"
+                    )));
             }
             let embedded = Embedded::open(directory).await?;
-            SkillFs::embedded(&embedded, &embedded_settings(global)).await?
+            let settings = embedded_settings(global);
+            if new {
+                embedded.create_bucket(&settings.bucket).await?;
+                output.note(&format!("made a new store in `{shown}`"));
+            }
+            SkillFs::embedded(&embedded, &settings).await?
         }
         None => {
             let settings = Settings {
@@ -147,8 +156,20 @@ fn session(global: &Global) -> Result<Session> {
         thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
         ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
         libraries: libraries(global)?,
+        grants: grants(global),
         ..Session::default()
     })
+}
+
+fn grants(global: &Global) -> Grants {
+    if global.read_only {
+        return Grants::READ_ONLY;
+    }
+    let ticket = match global.grant.contains(&Grant::TicketWrite) {
+        true => Access::ReadWrite,
+        false => Access::ReadOnly,
+    };
+    Grants { ticket, ..Grants::default() }
 }
 
 /// `--library` as often as wanted, else a list between commas in the environment.

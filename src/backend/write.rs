@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::FuturesUnordered;
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
@@ -129,6 +129,15 @@ impl S3Backend {
         let paths: Vec<_> = paths.into_iter().map(IntoPath::into_path).collect();
         let read = |path: Result<VirtualPath>| async move { self.read_bytes(path?, ..).await };
         stream::iter(paths).map(read).buffered(BATCH).collect().await
+    }
+
+    /// Whether a file of this name may be written by this session. No request.
+    ///
+    /// # Errors
+    /// What [`S3Backend::write`] would say: [`ErrorKind::ReadOnly`], [`ErrorKind::IsDirectory`],
+    /// [`ErrorKind::NotFound`], [`ErrorKind::InvalidPath`].
+    pub fn may_write(&self, path: impl IntoPath) -> Result<()> {
+        self.file_target(&path.into_path()?).map(|_| ())
     }
 
     /// The same session, for a caller who accepts that on a server without conditional writes an edit, an
@@ -377,16 +386,9 @@ impl S3Backend {
         }
         let mut parts = self.store().start_parts(key, properties).await?;
         let sent = async {
-            let mut sending = stream::iter(pieces)
-                .map(|piece| parts.send(self.store(), piece))
-                .map(|part| async move { part?.await })
-                .buffered(PARTS_AT_ONCE);
-            let mut done = Vec::new();
-            while let Some(part) = sending.next().await {
-                done.push(part?);
-            }
-            drop(sending);
-            Ok(done)
+            let sending: Result<Vec<_>> =
+                pieces.into_iter().map(|piece| parts.send(self.store(), piece)).collect();
+            stream::iter(sending?).buffered(PARTS_AT_ONCE).try_collect::<Vec<_>>().await
         }
         .await;
         let put = match sent {

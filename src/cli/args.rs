@@ -6,6 +6,8 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{ArgAction, Parser, Subcommand};
 
+use crate::backend::S3Backend;
+
 const STYLES: Styles = Styles::styled()
     .header(Style::new().bold())
     .usage(Style::new().bold())
@@ -19,6 +21,8 @@ Examples:
   skillfs --bucket acme --user ana --thread t1 ls /    the mounts of a session on S3
   skillfs --bucket acme --user ana read /skills/escrituras/compraventa/SKILL.md
   skillfs --bucket acme --thread t1 --json ls -R /workspace
+  echo '# Plan' | skillfs --bucket acme --thread t1 write plan.md
+  skillfs --bucket acme --thread t1 edit plan.md --old '# Plan' --new '# The plan'
 
 Exit codes: 0 yes or done, 1 a plain no, 2 wrong usage, 3 not found, 4 refused,
 5 conflict, 6 unreadable content, 7 storage unavailable, 70 a defect.";
@@ -60,6 +64,12 @@ pub(super) struct Global {
     /// A shared library that `/skills` shows behind the user's own; repeatable [env: SKILLFS_LIBRARIES, a comma list]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) library: Vec<String>,
+    /// Allow more than the session may by default; repeatable
+    #[arg(long, global = true, value_name = "GRANT", value_enum, help_heading = "Session")]
+    pub(super) grant: Vec<Grant>,
+    /// Allow no changes at all
+    #[arg(long, global = true, help_heading = "Session", conflicts_with = "grant")]
+    pub(super) read_only: bool,
     /// Print JSON: one document, or one a line for lists
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
@@ -125,6 +135,135 @@ pub(super) enum Command {
         /// The directory
         #[arg(default_value = "/")]
         path: String,
+    },
+    /// Write a file, from another file or from standard input
+    #[command(
+        after_help = "Examples:\n  echo '# Notes' | skillfs write notes.md\n  skillfs write /workspace/deed.pdf --from ./deed.pdf\n  skillfs write notes.md --from new.md --if-match 9b0d4e…   only if nobody changed it\n\nA file that is there is overwritten, unless told otherwise."
+    )]
+    Write {
+        /// What to write, by its whole name
+        path: String,
+        #[command(flatten)]
+        source: Source,
+        /// Refuse to overwrite a file that is there
+        #[arg(long, conflicts_with = "if_match")]
+        create: bool,
+        /// Overwrite this version only; `stat` shows its ETag
+        #[arg(long, value_name = "ETAG")]
+        if_match: Option<String>,
+        #[command(flatten)]
+        accept: Accept,
+    },
+    /// Put text or bytes behind a file; make it when it is not there
+    #[command(after_help = "Example:\n  date | skillfs append log.txt\n\nOther writers' changes stay.")]
+    Append {
+        /// What to append to, by its whole name
+        path: String,
+        #[command(flatten)]
+        source: Source,
+        #[command(flatten)]
+        accept: Accept,
+    },
+    /// Replace an exact text in a file
+    #[command(
+        after_help = "Examples:\n  skillfs edit notes.md --old 'draft' --new 'final'\n  skillfs edit notes.md --old $'one\\ntwo' --new '' --all\n\nThe text must stand there exactly once, or at least once with --all. Other writers' changes\nstay: the replacement is made in what they wrote."
+    )]
+    Edit {
+        /// The file, by its whole name
+        path: String,
+        /// The text to replace
+        #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+        old: String,
+        /// What to put in its place
+        #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+        new: String,
+        /// Replace it wherever it stands
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        accept: Accept,
+    },
+    /// Delete a file, or a directory with all that is in it
+    #[command(after_help = "Examples:\n  skillfs rm drafts/old.md\n  skillfs rm -r drafts")]
+    Rm {
+        /// What to delete, by its whole name
+        path: String,
+        /// Delete a directory with all that is in it
+        #[arg(short, long)]
+        recursive: bool,
+    },
+    /// Copy a file or a directory
+    #[command(
+        after_help = "Examples:\n  skillfs cp notes.md notes-old.md\n  skillfs cp /skills/escrituras/compraventa /workspace/compraventa\n\nThe target is the new name itself, not a directory to put it in. Files that are there are\nreplaced; what else is in a target directory stays."
+    )]
+    Cp {
+        /// What to copy, from any mount
+        from: String,
+        /// Its new name
+        to: String,
+        /// Refuse to replace files that are there
+        #[arg(short, long)]
+        no_clobber: bool,
+        /// Directories are copied anyway
+        #[arg(short, long, hide = true)]
+        recursive: bool,
+    },
+    /// Move a file or a directory
+    #[command(
+        after_help = "Example:\n  skillfs mv drafts/deed.md deeds/2026-11.md\n\nAll is copied before anything is deleted: a move that is interrupted loses nothing."
+    )]
+    Mv {
+        /// What to move
+        from: String,
+        /// Its new name
+        to: String,
+        /// Refuse to replace files that are there
+        #[arg(short, long)]
+        no_clobber: bool,
+    },
+    /// Find files by their names, one path a line
+    #[command(
+        after_help = "Examples:\n  skillfs glob '*.md'                      at any depth below /workspace\n  skillfs glob 'drafts/**/*.{md,txt}'\n  skillfs glob '/skills/**/SKILL.md'       from the root\n\nNames that begin with a dot are found only where the dot is written."
+    )]
+    Glob {
+        /// `*`, `?`, `**`, `{a,b}`, `[a-z]`; without a `/` it matches names at any depth
+        pattern: String,
+        /// Where to search [default: /workspace; / when the pattern begins with /]
+        path: Option<String>,
+        /// Add kind, size and time
+        #[arg(short, long)]
+        long: bool,
+        /// How many files at most
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = character_count, allow_negative_numbers = true)]
+        max: usize,
+    },
+    /// Find lines in files: PATH:LINE:TEXT
+    #[command(
+        after_help = "Examples:\n  skillfs grep 'TODO'\n  skillfs grep -i 'comprador|vendedor' /ticket --regex -C 2\n  skillfs grep 'price' / --glob '*.md' --max 20\n\nText is searched for as it stands, unless --regex is given. Binary files are left out and\ncounted. Exit code 1 when nothing matches."
+    )]
+    Grep {
+        /// What to find; one that begins with `-` goes behind `--`
+        pattern: String,
+        /// Where to search, a directory or a file [default: /workspace]
+        path: Option<String>,
+        /// The pattern is a regular expression
+        #[arg(long)]
+        regex: bool,
+        /// Letter case does not matter
+        #[arg(short, long)]
+        ignore_case: bool,
+        /// Only in files that match this, as in `glob`
+        #[arg(long, value_name = "G")]
+        glob: Option<String>,
+        /// Lines to show before and behind each match
+        #[arg(short = 'C', long, value_name = "N", default_value_t = 0, value_parser = character_count, allow_negative_numbers = true)]
+        context: usize,
+        /// How many matches at most
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole_number, allow_negative_numbers = true)]
+        max: u64,
+        /// How many matches of one file at most
+        #[arg(short = 'm', long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
+        max_per_file: Option<u64>,
     },
     /// Find, describe and load skills
     #[command(
@@ -204,6 +343,42 @@ pub(super) enum AdminCommand {
         #[arg(long)]
         lenient: bool,
     },
+}
+
+/// What a session may be allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Grant {
+    /// Write to /ticket
+    TicketWrite,
+}
+
+/// Where content comes from.
+#[derive(Debug, clap::Args)]
+pub(super) struct Source {
+    /// A local file; `-` is standard input, and so is nothing
+    #[arg(long, value_name = "FILE")]
+    from: Option<PathBuf>,
+}
+
+impl Source {
+    /// The file; `None` is standard input.
+    pub(super) fn file(&self) -> Option<&std::path::Path> {
+        self.from.as_deref().filter(|file| file.as_os_str() != "-")
+    }
+}
+
+/// What a caller may accept.
+#[derive(Debug, clap::Args)]
+pub(super) struct Accept {
+    /// Go on where the server does no conditional writes; others' changes may then be lost
+    #[arg(long)]
+    accept_lost_updates: bool,
+}
+
+impl Accept {
+    pub(super) fn of(&self, backend: &S3Backend) -> S3Backend {
+        if self.accept_lost_updates { backend.accepting_lost_updates() } else { backend.clone() }
+    }
 }
 
 /// How a catalogue is written.

@@ -9,7 +9,7 @@ use super::args::Global;
 use super::output::{
     ACCENT, BAD, BOLD, DIM, DIRECTORY, Described, GOOD, Output, plural, print, to_json, visible,
 };
-use crate::backend::{S3Backend, SkillFs, Window};
+use crate::backend::{Grep, S3Backend, SkillFs, Window};
 use crate::embedded::Embedded;
 use crate::entry::Entry;
 use crate::error::{Error, Result};
@@ -63,6 +63,12 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     show.read("/skills/escrituras/compraventa/SKILL.md", 12).await?;
     show.read("/ticket/requirements", 4).await?;
     show.read("drafts/old-contract.txt", 3).await?;
+    show.heading("Work in the workspace")?;
+    show.write("drafts/deed.md", "# Deed of sale\n\nPrice: TODO\nBuyer: Ana\n").await?;
+    show.edit("drafts/deed.md", "TODO", "350,000").await?;
+    show.append("drafts/deed.md", "Seller: Bruno\n").await?;
+    show.glob("**/*.md").await?;
+    show.grep("Price").await?;
     show.heading("Probe before you promise")?;
     show.exists(TEMPLATE).await?;
     show.exists("/skills/escrituras/testamento").await?;
@@ -71,15 +77,17 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     show.read("/skills/../../bruno/skills/private/SKILL.md", 1).await?;
     show.read("/skills/private/SKILL.md", 1).await?;
     show.ls("/skillsfoo").await?;
+    show.write("/skills/escrituras/compraventa/SKILL.md", "# Mine now").await?;
 
     show.heading("What it cost")?;
     let requests = show.fs.requests();
     show.line(format!(
-        "{} in all: {} LIST, {} GET, {} HEAD",
+        "{} in all: {} LIST, {} GET, {} HEAD, {} PUT",
         plural(requests.total(), "S3 request", "S3 requests"),
         requests.list,
         requests.get,
-        requests.head
+        requests.head,
+        requests.put
     ))?;
     show.way_on(global)
 }
@@ -238,6 +246,54 @@ impl Show {
         };
         let lines = plural(file.lines, "line", "lines");
         self.line(format!("    {DIM}└ {lines} of {}{rest}; {}{DIM:#}", file.path, file.encoding))
+    }
+
+    async fn write(&self, path: &str, content: &'static str) -> Result<()> {
+        let Some(written) = self.counted("write", path, self.backend.write(path, content)).await? else {
+            return Ok(());
+        };
+        self.line(format!("    {} {DIM}{} bytes{DIM:#}", written.path, written.size))
+    }
+
+    async fn edit(&self, path: &str, old: &str, new: &str) -> Result<()> {
+        let Some(edited) = self.counted("edit", path, self.backend.edit(path, old, new)).await? else {
+            return Ok(());
+        };
+        let count = plural(edited.replacements, "replacement", "replacements");
+        self.line(format!("    {count}: {DIM}{old} → {new}{DIM:#}"))
+    }
+
+    async fn append(&self, path: &str, content: &'static str) -> Result<()> {
+        let Some(written) = self.counted("append", path, self.backend.append(path, content)).await? else {
+            return Ok(());
+        };
+        self.line(format!("    {} {DIM}{} bytes{DIM:#}", written.path, written.size))
+    }
+
+    async fn glob(&self, pattern: &str) -> Result<()> {
+        let Some(found) = self.counted("glob", pattern, self.backend.glob(pattern, None)).await? else {
+            return Ok(());
+        };
+        for entry in found.entries {
+            self.line(format!("    {}", entry.path))?;
+        }
+        Ok(())
+    }
+
+    async fn grep(&self, pattern: &str) -> Result<()> {
+        let query = Grep::new(pattern);
+        let Some(found) = self.counted("grep", pattern, self.backend.grep(&query)).await? else {
+            return Ok(());
+        };
+        for line in found.lines {
+            self.line(format!(
+                "    {}:{GOOD}{}{GOOD:#}:{}",
+                line.path,
+                line.line,
+                visible(&cut(&line.text), false)
+            ))?;
+        }
+        Ok(())
     }
 
     async fn exists(&self, path: &str) -> Result<()> {

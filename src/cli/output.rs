@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::backend::TextFile;
+use crate::backend::{GrepLine, GrepResult, NotSearched, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
@@ -16,6 +16,7 @@ pub(super) const DIM: Style = Style::new().dimmed();
 pub(super) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 pub(super) const ACCENT: Style = AnsiColor::Cyan.on_default();
+const FOUND_IN: Style = AnsiColor::Magenta.on_default();
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Where a command writes.
@@ -34,9 +35,91 @@ impl Output {
         self.json
     }
 
-    pub(super) fn listing(&self, listing: &Listing, long: bool) -> Result<()> {
+    /// What was done: a document for machines, a word for people.
+    pub(super) fn done(&self, result: &impl Serialize, note: &str) -> Result<()> {
+        match self.json {
+            true => print_raw((to_json(result)? + "\n").as_bytes()),
+            false => {
+                self.note(note);
+                Ok(())
+            }
+        }
+    }
+
+    /// That there is more than was shown.
+    pub(super) fn truncated(&self, note: &str) {
+        if self.json {
+            // Nothing is lost when nobody listens.
+            let _ = writeln!(anstream::stderr(), "{{\"truncated\":true}}");
+        } else {
+            self.note(note);
+        }
+    }
+
+    pub(super) fn grep(&self, found: &GrepResult, context: bool) -> Result<()> {
         let mut text = String::new();
-        let entries = &listing.entries;
+        if self.json {
+            for line in &found.lines {
+                text += &to_json(line)?;
+                text.push('\n');
+            }
+            print_raw(text.as_bytes())?;
+        } else {
+            let (path_style, line_style) =
+                if self.terminal { (FOUND_IN, GOOD) } else { (Style::new(), Style::new()) };
+            let mut before: Option<&GrepLine> = None;
+            for line in &found.lines {
+                let next = |b: &GrepLine| b.path == line.path && b.line + 1 == line.line;
+                if context && before.is_some_and(|before| !next(before)) {
+                    text += "--\n";
+                }
+                let (path, mark) = (self.name(line.path.as_str()), if line.context { '-' } else { ':' });
+                let shown = if self.terminal { visible(&line.text, true) } else { line.text.clone() };
+                let number = line.line;
+                text += &format!(
+                    "{path_style}{path}{path_style:#}{mark}{line_style}{number}{line_style:#}{mark}{shown}\n"
+                );
+                before = Some(line);
+            }
+            // In a pipe content goes out as it is, whatever stands in it.
+            if self.terminal { print(&text)? } else { print_raw(text.as_bytes())? }
+        }
+        self.not_searched(found);
+        Ok(())
+    }
+
+    /// What a search did not tell.
+    fn not_searched(&self, found: &GrepResult) {
+        let GrepResult { truncated, binary, not_searched, .. } = found;
+        if self.json {
+            if *truncated || *binary > 0 || !not_searched.is_empty() {
+                let told = NotTold { truncated: *truncated, binary: *binary, not_searched };
+                // Nothing is lost when nobody listens.
+                let _ = writeln!(anstream::stderr(), "{}", to_json(&told).unwrap_or_default());
+            }
+            return;
+        }
+        if *binary > 0 {
+            let left = plural(*binary, "binary file was", "binary files were");
+            self.note(&format!("{left} left out"));
+        }
+        for NotSearched { path, reason } in not_searched {
+            self.note(&format!("not searched: {path}: {reason}"));
+        }
+        if *truncated {
+            self.note("there may be more matches; raise --max, or search for less");
+        }
+        if found.lines.iter().any(|line| line.cut) {
+            self.note("long lines were cut");
+        }
+    }
+
+    pub(super) fn listing(&self, listing: &Listing, long: bool) -> Result<()> {
+        self.entries(&listing.entries, long)
+    }
+
+    pub(super) fn entries(&self, entries: &[Entry], long: bool) -> Result<()> {
+        let mut text = String::new();
         if self.json {
             for entry in entries {
                 text += &to_json(entry)?;
@@ -227,6 +310,13 @@ pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
 struct Exists<'a> {
     path: &'a VirtualPath,
     exists: bool,
+}
+
+#[derive(Serialize)]
+struct NotTold<'a> {
+    truncated: bool,
+    binary: u64,
+    not_searched: &'a [NotSearched],
 }
 
 #[derive(Serialize)]

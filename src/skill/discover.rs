@@ -60,7 +60,9 @@ impl S3Backend {
     pub(super) async fn read_library(&self, union: &Union, category: Option<&str>) -> Result<SkillLibrary> {
         let Selection { skills, mut diagnostics } = self.select(union, category);
         let categories = self.categories(union, &skills, category).await?;
-        let heads = skills.into_iter().map(|(path, place)| self.head_of(union, path, place));
+        // Made at once: a closure inside the stream would tie the future to this thread.
+        let heads: Vec<_> =
+            skills.into_iter().map(|(path, place)| self.head_of(union, path, place)).collect();
         let read: Vec<_> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
         let mut found = Vec::new();
         for skill in read {
@@ -243,6 +245,7 @@ impl S3Backend {
             };
             Ok(Category { path: path.to_owned(), description })
         });
+        let described: Vec<_> = described.collect();
         stream::iter(described).buffered(AT_ONCE).try_collect().await
     }
 }

@@ -1,6 +1,6 @@
 //! Requests are the currency: what each operation sends, counted on the wire.
 
-use skillfs::{Depth, S3Backend, SkillFs, Window};
+use skillfs::{Depth, S3Backend, SkillFs, Window, WriteMode};
 
 use crate::support::wire::{Reply, Wire};
 use crate::support::{Bucket, session};
@@ -136,4 +136,53 @@ async fn opening_a_session_sends_nothing() {
         assert_eq!(backend.mounts().count(), 3);
     }
     c.cost(&[]);
+}
+
+#[tokio::test]
+async fn writing_costs_one_request_and_changing_two() {
+    let c = Counted::new().await;
+    let b = &c.backend;
+    b.write("/workspace/new.md", "x").await.unwrap();
+    c.cost(&["PUT"]);
+    // A server that is not AWS is asked once whether it minds conditions.
+    b.write_with("/workspace/newer.md", "x", WriteMode::CreateNew).await.unwrap();
+    c.cost(&["PUT", "PUT"]);
+    b.write_with("/workspace/newest.md", "x", WriteMode::CreateNew).await.unwrap();
+    c.cost(&["PUT"]);
+    b.edit("/workspace/new.md", "x", "y").await.unwrap();
+    c.cost(&["GET", "PUT"]);
+    b.append("/workspace/new.md", "z").await.unwrap();
+    c.cost(&["GET", "PUT"]);
+    b.append("/workspace/log.md", "z").await.unwrap();
+    c.cost(&["GET", "PUT"]);
+    b.edit("/workspace/new.md", "none", "y").await.unwrap_err();
+    c.cost(&["GET"]);
+    b.upload_files([("/workspace/1", "x".into()), ("/workspace/2", "y".into())]).await;
+    c.cost(&["PUT", "PUT"]);
+    b.download_files(["/workspace/1", "/workspace/2"]).await;
+    c.cost(&["GET", "GET"]);
+    let before = c.fs.requests();
+    b.write("/workspace/new.md", "x").await.unwrap();
+    b.copy("/workspace/new.md", "/workspace/copy.md").await.unwrap();
+    let counted = c.fs.requests() - before;
+    assert_eq!((counted.put, counted.copy, counted.head, counted.list), (1, 1, 3, 1));
+}
+
+#[tokio::test]
+async fn deleting_copying_and_moving_cost_what_they_say() {
+    let c = Counted::new().await;
+    let b = &c.backend;
+    // Source and target are looked at, then the source once more with what is kept with it.
+    b.copy("/workspace/notes.md", "/workspace/copy.md").await.unwrap();
+    c.cost(&["HEAD", "HEAD", "HEAD", "LIST", "PUT"]);
+    b.move_to("/workspace/copy.md", "/workspace/moved.md").await.unwrap();
+    c.cost(&["DELETE", "HEAD", "HEAD", "HEAD", "HEAD", "LIST", "PUT"]);
+    b.delete("/workspace/moved.md").await.unwrap();
+    c.cost(&["DELETE", "HEAD", "HEAD"]);
+    b.copy("/workspace/dir", "/workspace/dir2").await.unwrap();
+    c.cost(&["HEAD", "HEAD", "HEAD", "HEAD", "LIST", "LIST", "PUT", "PUT"]);
+    b.delete_recursive("/workspace/dir2").await.unwrap();
+    c.cost(&["HEAD", "LIST", "POST"]);
+    b.delete("/workspace/none.md").await.unwrap_err();
+    c.cost(&["HEAD", "HEAD", "LIST"]);
 }

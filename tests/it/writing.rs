@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use skillfs::{
-    Access, Error, ErrorKind, Grants, LibraryId, Overwrite, Quota, S3Backend, Session, Settings, SkillFs,
-    WriteMode,
+    Access, Error, ErrorKind, Grants, Grep, LibraryId, Overwrite, Quota, S3Backend, Session, Settings,
+    SkillFs, WriteMode,
 };
 
 use crate::support::wire::{Reply, Wire};
@@ -589,4 +589,40 @@ async fn skills_refuse_every_write_before_any_request() {
     }
     assert_eq!(fs.requests().total(), 0);
     assert!(wire.take().is_empty(), "nothing went out");
+}
+
+/// A server spawns what it serves: every future can go to another thread.
+#[tokio::test]
+async fn every_operation_can_be_spawned() {
+    fn spawnable<F: Future + Send>(_: F) {}
+    let s = Bucket::embedded().await.session();
+    let one = || stream::iter([Ok(Bytes::new())]);
+    spawnable(s.ls("/"));
+    spawnable(s.tree("/"));
+    spawnable(s.stat("/"));
+    spawnable(s.read("/"));
+    spawnable(s.read_bytes("/", ..));
+    spawnable(s.write("/", ""));
+    spawnable(s.write_with("/", "", WriteMode::CreateNew));
+    spawnable(s.write_stream("/", one(), WriteMode::CreateNew));
+    spawnable(s.upload_files([("/", Bytes::new())]));
+    spawnable(s.upload_files(vec![(String::new(), Bytes::new())]));
+    spawnable(s.download_files(["/"]));
+    spawnable(s.append("/", ""));
+    spawnable(s.edit("/", "a", "b"));
+    spawnable(s.edit_all("/", "a", "b"));
+    spawnable(s.delete("/"));
+    spawnable(s.delete_recursive("/"));
+    spawnable(s.copy("/", "/"));
+    spawnable(s.copy_with("/", "/", Overwrite::No));
+    spawnable(s.move_to("/", "/"));
+    spawnable(s.move_with("/", "/", Overwrite::No));
+    spawnable(s.glob("*", None));
+    spawnable(s.glob_stream("*", None).count());
+    spawnable(s.grep(&Grep::new("x")));
+    spawnable(s.grep_stream(&Grep::new("x")).count());
+    spawnable(s.capabilities());
+    spawnable(s.skills(None));
+    spawnable(s.load_skill("x"));
+    spawnable(s.load_skills_frontmatter(None));
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 /// A request as it came over the wire.
 #[derive(Debug, Clone)]
@@ -45,6 +46,12 @@ pub enum Reply {
     ForwardTrickle(Duration),
     /// Goes to the storage after a while.
     ForwardAfter(Duration),
+    /// Goes to the storage when the test says so.
+    ForwardWhen(Arc<Notify>),
+    /// Goes to the storage and takes effect; the answer is lost.
+    ForwardThenReset,
+    /// Goes to the storage and takes effect; then it is told, and the answer never comes.
+    ForwardThenStall(Arc<Notify>),
     /// These bytes, then the end.
     Raw(Vec<u8>),
     /// The connection is reset.
@@ -120,6 +127,13 @@ impl Wire {
         self.flying.most.load(Ordering::SeqCst)
     }
 
+    /// Waits until no more than so many requests are under way.
+    pub async fn settled(&self, most: usize) {
+        while self.flying.now.load(Ordering::SeqCst) > most {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// All requests so far, and a fresh page.
     pub fn take(&self) -> Vec<Request> {
         std::mem::take(&mut *self.log.lock().unwrap())
@@ -159,6 +173,20 @@ async fn answer(
             tokio::time::sleep(pause).await;
             let bytes = forward(&request, upstream.unwrap()).await?;
             socket.write_all(&bytes).await?;
+        }
+        Reply::ForwardWhen(go) => {
+            go.notified().await;
+            let bytes = forward(&request, upstream.unwrap()).await?;
+            socket.write_all(&bytes).await?;
+        }
+        Reply::ForwardThenReset => {
+            forward(&request, upstream.unwrap()).await?;
+            socket.set_zero_linger()?;
+        }
+        Reply::ForwardThenStall(done) => {
+            forward(&request, upstream.unwrap()).await?;
+            done.notify_one();
+            std::future::pending::<()>().await;
         }
         Reply::ForwardCut(at) => {
             let bytes = forward(&request, upstream.unwrap()).await?;

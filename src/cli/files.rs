@@ -1,0 +1,157 @@
+//! The commands that change and find files.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::ExitCode;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, TryStreamExt, stream};
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::args::{Command, Source};
+use super::output::{Output, plural};
+use crate::backend::{Grep, Overwrite, S3Backend, WriteMode};
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// How much is read at once.
+const PIECE_BYTES: usize = 256 * 1024;
+
+pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) -> Result<ExitCode> {
+    match command {
+        Command::Write { path, source, create, if_match, accept } => {
+            let mode = match (create, if_match) {
+                (true, _) => WriteMode::CreateNew,
+                (false, Some(etag)) => WriteMode::IfMatch(etag),
+                (false, None) => WriteMode::Overwrite,
+            };
+            // What is wrong with the path is told before the content is asked for.
+            backend.may_write(&path)?;
+            let content = open(&source, output).await?;
+            let written = accept.of(backend).write_stream(&path, content, mode).await?;
+            output.done(&written, &format!("wrote {} to {}", bytes(written.size), written.path))?;
+        }
+        Command::Append { path, source, accept } => {
+            backend.may_write(&path)?;
+            let content: BytesMut = open(&source, output)
+                .await?
+                .try_fold(BytesMut::new(), |mut all, piece| async move {
+                    all.extend_from_slice(&piece);
+                    Ok(all)
+                })
+                .await
+                .map_err(|e| unreadable(&source, e))?;
+            let added = content.len() as u64;
+            let written = accept.of(backend).append(&path, content).await?;
+            let note = format!("appended {} to {}, now {}", bytes(added), written.path, bytes(written.size));
+            output.done(&written, &note)?;
+        }
+        Command::Edit { path, old, new, all, accept } => {
+            let backend = accept.of(backend);
+            let edited = match all {
+                true => backend.edit_all(&path, &old, &new).await?,
+                false => backend.edit(&path, &old, &new).await?,
+            };
+            let count = plural(edited.replacements, "replacement", "replacements");
+            output.done(&edited, &format!("{count} in {}", edited.path))?;
+        }
+        Command::Rm { path, recursive } => {
+            let deleted = match recursive {
+                true => backend.delete_recursive(&path).await?,
+                false => backend.delete(&path).await?,
+            };
+            let note = match recursive {
+                true => {
+                    format!("deleted {} at {}", plural(deleted.objects, "object", "objects"), deleted.path)
+                }
+                false => format!("deleted {}", deleted.path),
+            };
+            output.done(&deleted, &note)?;
+            if deleted.left > 0 {
+                let keys = plural(deleted.left, "key is", "keys are");
+                output.note(&format!("{keys} still there: no request can name them safely"));
+            }
+        }
+        Command::Cp { from, to, no_clobber, .. } => {
+            let copied = backend.copy_with(&from, &to, overwrite(no_clobber)).await?;
+            let files = plural(copied.files, "file", "files");
+            output.done(&copied, &format!("copied {files} ({}) to {}", bytes(copied.bytes), copied.to))?;
+            output.hidden(copied.hidden);
+        }
+        Command::Mv { from, to, no_clobber } => {
+            let moved = backend.move_with(&from, &to, overwrite(no_clobber)).await?;
+            let files = plural(moved.files, "file", "files");
+            output.done(&moved, &format!("moved {files} ({}) to {}", bytes(moved.bytes), moved.to))?;
+            output.hidden(moved.hidden);
+        }
+        Command::Glob { pattern, path, long, max } => {
+            let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
+            output.entries(&found.entries, long)?;
+            if found.truncated {
+                output.truncated(&format!("only the first {max} files are shown; raise --max"));
+            }
+        }
+        Command::Grep { pattern, path, regex, ignore_case, glob, context, max, max_per_file } => {
+            let query = Grep {
+                root: path,
+                glob,
+                regex,
+                ignore_case,
+                context,
+                max_per_file,
+                max_matches: max,
+                ..Grep::new(pattern)
+            };
+            let found = backend.grep(&query).await?;
+            output.grep(&found, context > 0)?;
+            return Ok(if found.matches > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn overwrite(no_clobber: bool) -> Overwrite {
+    if no_clobber { Overwrite::No } else { Overwrite::Yes }
+}
+
+fn bytes(count: u64) -> String {
+    plural(count, "byte", "bytes")
+}
+
+type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
+
+/// The content of a file, or what comes in on standard input.
+async fn open(source: &Source, output: &Output) -> Result<Content> {
+    let Some(file) = source.file() else {
+        if std::io::stdin().is_terminal() {
+            output.note("reading from the terminal; end with Ctrl-D");
+        }
+        return Ok(pieces(tokio::io::stdin()));
+    };
+    let opened = async {
+        let opened = tokio::fs::File::open(file).await?;
+        match opened.metadata().await?.is_dir() {
+            true => Err(std::io::ErrorKind::IsADirectory.into()),
+            false => Ok(opened),
+        }
+    };
+    Ok(pieces(opened.await.map_err(|e| unreadable(source, e))?))
+}
+
+fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> Content {
+    Box::pin(stream::try_unfold(reader, |mut reader| async move {
+        let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+        let count = reader.read_buf(&mut piece).await?;
+        Ok((count > 0).then(|| (piece.freeze(), reader)))
+    }))
+}
+
+fn unreadable(source: &Source, error: std::io::Error) -> Error {
+    let name = source.file().map_or("standard input".to_owned(), |file: &Path| {
+        format!("`{}`", shorten(&PathBuf::from(file).display().to_string()))
+    });
+    Error::new(ErrorKind::InvalidInput, format!("cannot read {name}: {error}"))
+        .with_hint("nothing was written; give a file that can be read, or `-` for standard input")
+        .with_source(error)
+}

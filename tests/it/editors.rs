@@ -1,0 +1,406 @@
+//! Many writers at once, and answers that get lost: every change is there once, or its caller knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use skillfs::{Error, ErrorKind, S3Backend, Settings, SkillFs, WriteMode};
+
+use crate::support::wire::{Reply, Request, Wire, response};
+use crate::support::{Bucket, on_every_server, session, settings};
+
+on_every_server!(sixty_four_editors_lose_nothing, sixty_four_editors_of_one_process_lose_nothing);
+
+/// A handle of its own: nothing but the storage is shared with others.
+async fn editor(endpoint: &str, b: &Bucket, patience: Duration) -> S3Backend {
+    let settings = Settings {
+        endpoint_url: Some(endpoint.to_owned()),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(b.credentials.clone()),
+        conflict_patience: patience,
+        ..settings(&b.name)
+    };
+    SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
+}
+
+/// Adds a line of its own: one half by `append`, the other by `edit`.
+async fn add_line(s: &S3Backend, number: usize, path: &str) -> Result<(), Error> {
+    match number % 2 {
+        0 => s.append(path, format!("line {number}\n")).await.map(|_| ()),
+        _ => s.edit(path, "top\n", &format!("top\nline {number}\n")).await.map(|_| ()),
+    }
+}
+
+/// How often each line stands in the file.
+fn lines(content: &str) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for line in content.lines() {
+        *counts.entry(line).or_default() += 1;
+    }
+    counts
+}
+
+/// Who was told yes finds the line once, who was told no does not find it, and who was told that it
+/// cannot be told finds it once or not.
+fn check(content: &str, results: &[Result<(), Error>], seed: u64) {
+    let counts = lines(content);
+    for (number, result) in results.iter().enumerate() {
+        let found = counts.get(format!("line {number}").as_str()).copied().unwrap_or(0);
+        match result {
+            Ok(()) => assert_eq!(found, 1, "seed {seed}, line {number} was written\n{content}"),
+            Err(error) if error.may_have_taken_effect() => {
+                assert!(found <= 1, "seed {seed}, line {number} is there {found} times\n{content}");
+                assert_eq!(error.kind(), ErrorKind::Conflict);
+                assert!(error.message().contains("may have taken effect"), "{error}");
+            }
+            Err(error) => assert_eq!(found, 0, "seed {seed}, line {number}: {error}\n{content}"),
+        }
+    }
+    assert_eq!(counts.get("top"), Some(&1));
+    assert_eq!(counts.values().sum::<usize>(), counts.len(), "no line is there twice\n{content}");
+}
+
+async fn sixty_four_editors_lose_nothing(b: Bucket) {
+    b.put("threads/1/log.md", "top\n").await;
+    let editors = join_all((0..64).map(|_| editor(&b.endpoint, &b, Duration::from_secs(300)))).await;
+    let adding = editors.iter().enumerate().map(|(number, s)| add_line(s, number, "/workspace/log.md"));
+    let results = join_all(adding).await;
+    let content = b.session().read("/workspace/log.md").await.unwrap().content;
+    check(&content, &results, 0);
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 64, "there was time for all");
+}
+
+/// They wait for each other: none gets in another's way, and it costs two requests each.
+async fn sixty_four_editors_of_one_process_lose_nothing(b: Bucket) {
+    b.put("threads/1/log.md", "top\n").await;
+    let s = b.session();
+    s.capabilities().await.unwrap();
+    let before = b.fs.requests();
+    let results = join_all((0..64).map(|number| add_line(&s, number, "/workspace/log.md"))).await;
+    let cost = b.fs.requests() - before;
+    check(&s.read("/workspace/log.md").await.unwrap().content, &results, 0);
+    assert!(results.iter().all(Result::is_ok));
+    assert_eq!((cost.get, cost.put, cost.total()), (64, 64, 128));
+}
+
+/// Numbers that come again with the seed, whatever the order of the requests.
+fn dice(seed: u64, number: u64) -> u64 {
+    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 30;
+    x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Breaks about one request of three.
+fn fault(request: &Request, dice: u64) -> Reply {
+    let writes = request.method == "PUT";
+    match dice % 18 {
+        0 => Reply::error(503, "SlowDown"),
+        1 => Reply::error(500, "InternalError"),
+        2 => Reply::Reset,
+        3 if writes => Reply::error(409, "ConditionalRequestConflict"),
+        // The write takes effect, and nobody hears of it.
+        4..=6 if writes => Reply::ForwardThenReset,
+        4 => Reply::ForwardCut(0),
+        _ => Reply::Forward,
+    }
+}
+
+/// One thousand runs, each with its own faults: 503s, resets, lost answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
+    const RUNS: u64 = 1_000;
+    const AT_ONCE: u64 = 20;
+    const EDITORS: usize = 5;
+    let b = Bucket::embedded().await;
+    // Handles are dear, and runs are many: each lane makes its own once.
+    let lane = async |first: u64| {
+        let seed = Arc::new(AtomicU64::new(0));
+        let (now, count) = (seed.clone(), AtomicU64::new(0));
+        let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+            fault(request, dice(now.load(Ordering::SeqCst), count.fetch_add(1, Ordering::SeqCst)))
+        })
+        .await;
+        let patience = Duration::from_secs(20);
+        let editors = join_all((0..EDITORS).map(|_| editor(&wire.endpoint, &b, patience))).await;
+        let mut told = [0; 3];
+        for run in (first..RUNS).step_by(AT_ONCE as usize) {
+            seed.store(run, Ordering::SeqCst);
+            let path = format!("/workspace/{run}.md");
+            b.put(&format!("threads/1/{run}.md"), "top\n").await;
+            let adding = editors.iter().enumerate().map(|(number, s)| add_line(s, number, &path));
+            let results = join_all(adding).await;
+            let content = b.session().read(&path).await.unwrap().content;
+            check(&content, &results, run);
+            for result in &results {
+                let slot = match result {
+                    Ok(()) => 0,
+                    Err(error) if error.may_have_taken_effect() => 1,
+                    Err(_) => 2,
+                };
+                told[slot] += 1;
+            }
+        }
+        told
+    };
+    let lanes = join_all((0..AT_ONCE).map(lane)).await;
+    let [done, uncertain, failed] = [0, 1, 2].map(|slot| lanes.iter().map(|told| told[slot]).sum::<usize>());
+    println!("{done} changes done, {uncertain} uncertain, {failed} failed");
+    // The faults must not be the end of it: nearly all changes go through, and their callers know.
+    assert_eq!(done + uncertain + failed, RUNS as usize * EDITORS);
+    assert!(done * 10 >= RUNS as usize * EDITORS * 9, "only {done} changes went through");
+}
+
+/// A proxy that loses the answer to the first write; what then happens before the client asks again is
+/// the test's affair: the next request waits for `go`.
+async fn losing_the_first_answer(b: &Bucket) -> (Arc<AtomicBool>, Arc<tokio::sync::Notify>, S3Backend) {
+    let (lost, go) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
+    let (flag, gate) = (lost.clone(), go.clone());
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        let probe = request.target.contains(".skillfs-probe-");
+        if request.method == "PUT" && !probe && !flag.swap(true, Ordering::SeqCst) {
+            return Reply::ForwardThenReset;
+        }
+        if flag.load(Ordering::SeqCst) { Reply::ForwardWhen(gate.clone()) } else { Reply::Forward }
+    })
+    .await;
+    let s = editor(&wire.endpoint, b, Duration::from_secs(20)).await;
+    (lost, go, s)
+}
+
+/// Runs a write whose answer is lost, and `meanwhile` before its caller can look.
+async fn lost<T>(
+    b: &Bucket,
+    write: impl AsyncFnOnce(S3Backend) -> Result<T, Error>,
+    meanwhile: impl AsyncFnOnce(),
+) -> Result<T, Error> {
+    let (lost, go, s) = losing_the_first_answer(b).await;
+    let other = async {
+        while !lost.load(Ordering::SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        // The request is on its way: it has taken effect when the next one comes to the gate.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        meanwhile().await;
+        for _ in 0..1000 {
+            go.notify_waiters();
+            go.notify_one();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        result = write(s) => result,
+        () = other => panic!("the write did not end"),
+    }
+}
+
+async fn content(b: &Bucket) -> String {
+    b.session().read("/workspace/a.md").await.unwrap().content
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_recognised_by_its_id() {
+    for base in [None, Some("top\n")] {
+        let b = Bucket::embedded().await;
+        if let Some(base) = base {
+            b.put("threads/1/a.md", base).await;
+        }
+        let base = base.unwrap_or_default();
+        let done = lost(&b, async |s| s.append("/workspace/a.md", "x").await, async || ()).await.unwrap();
+        assert_eq!(content(&b).await, format!("{base}x"));
+        assert_eq!(b.session().stat("/workspace/a.md").await.unwrap().etag, done.etag);
+        let done = lost(&b, async |s| s.edit("/workspace/a.md", "x", "y").await, async || ()).await.unwrap();
+        assert_eq!(content(&b).await, format!("{base}y"));
+        assert_eq!(b.session().stat("/workspace/a.md").await.unwrap().etag, done.etag);
+        let done = lost(&b, async |s| s.write("/workspace/a.md", "z").await, async || ()).await.unwrap();
+        let mode = WriteMode::IfMatch(done.etag.clone().unwrap());
+        lost(&b, async |s| s.write_with("/workspace/a.md", "w", mode).await, async || ()).await.unwrap();
+        let mode = WriteMode::CreateNew;
+        lost(&b, async |s| s.write_with("/workspace/new.md", "w", mode).await, async || ()).await.unwrap();
+        lost(&b, async |s| s.copy("/workspace/a.md", "/workspace/c.md").await, async || ()).await.unwrap();
+        lost(&b, async |s| s.move_to("/workspace/c.md", "/workspace/d.md").await, async || ()).await.unwrap();
+        assert_eq!(content(&b).await, "w");
+    }
+}
+
+/// The id is still there when others have changed the file since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_recognised_behind_other_writers() {
+    let b = Bucket::embedded().await;
+    b.put("threads/1/a.md", "top\n").await;
+    let other = b.session();
+    let more = async || {
+        for i in 0..100 {
+            other.append("/workspace/a.md", format!("other {i}\n")).await.unwrap();
+        }
+    };
+    let done = lost(&b, async |s| s.append("/workspace/a.md", "mine\n").await, more).await.unwrap();
+    assert_eq!(done.etag, None, "what is there now is another's");
+    assert_eq!(lines(&content(&b).await)["mine"], 1);
+}
+
+/// After a plain overwrite by somebody who leaves no id, nothing tells: it is not applied again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_behind_a_foreign_overwrite_cannot_be_told() {
+    let b = Bucket::embedded().await;
+    type Writes = fn(S3Backend) -> futures_util::future::BoxFuture<'static, Result<(), Error>>;
+    let writes: [(&str, Writes); 5] = [
+        ("append", |s| Box::pin(async move { s.append("/workspace/a.md", "mine\n").await.map(|_| ()) })),
+        ("edit", |s| Box::pin(async move { s.edit("/workspace/a.md", "top", "mine\n").await.map(|_| ()) })),
+        ("write", |s| Box::pin(async move { s.write("/workspace/a.md", "mine\n").await.map(|_| ()) })),
+        ("if-match", |s| {
+            Box::pin(async move {
+                let etag = s.stat("/workspace/a.md").await?.etag.unwrap();
+                s.write_with("/workspace/a.md", "mine\n", WriteMode::IfMatch(etag)).await.map(|_| ())
+            })
+        }),
+        ("copy", |s| Box::pin(async move { s.copy("/workspace/b.md", "/workspace/a.md").await.map(|_| ()) })),
+    ];
+    for (name, write) in writes {
+        b.put("threads/1/a.md", "top\n").await;
+        b.put("threads/1/b.md", "mine\n").await;
+        let error = lost(&b, write, async || b.put("threads/1/a.md", "foreign\n").await).await.unwrap_err();
+        assert!(error.may_have_taken_effect(), "{name}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{name}");
+        assert!(error.message().contains("may have taken effect"), "{name}: {error}");
+        assert_eq!(content(&b).await, "foreign\n", "{name} is not applied again");
+    }
+    let mode = WriteMode::CreateNew;
+    let create = async |s: S3Backend| s.write_with("/workspace/new.md", "mine", mode).await;
+    let error = lost(&b, create, async || b.put("threads/1/new.md", "foreign").await).await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{error}");
+    // The same content as before is not the same version.
+    b.put("threads/1/a.md", "top\n").await;
+    b.session().edit("/workspace/a.md", "top", "tip").await.unwrap();
+    let restore = async || b.put("threads/1/a.md", "tip\n").await;
+    let error = lost(&b, async |s| s.append("/workspace/a.md", "mine\n").await, restore).await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{error}");
+    assert_eq!(content(&b).await, "tip\n");
+}
+
+/// A deletion whose answer is lost does not delete what another puts in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_deletion_does_not_take_another_file_with_it() {
+    for (foreign, told) in [(None, true), (Some("new"), false)] {
+        let b = Bucket::embedded().await;
+        b.put("threads/1/a.md", "old").await;
+        let first = AtomicBool::new(true);
+        let (raw, name) = (b.raw.clone(), b.name.clone());
+        let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+            if request.method == "DELETE" && first.swap(false, Ordering::SeqCst) {
+                return Reply::ForwardThenReset;
+            }
+            Reply::ForwardAfter(Duration::from_millis(300))
+        })
+        .await;
+        let s = editor(&wire.endpoint, &b, Duration::from_secs(20)).await;
+        let meanwhile = async {
+            while b.raw.head_object().bucket(&b.name).key("threads/1/a.md").send().await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+            if let Some(content) = foreign {
+                let body = content.as_bytes().to_vec().into();
+                raw.put_object().bucket(&name).key("threads/1/a.md").body(body).send().await.unwrap();
+            }
+        };
+        let (deleted, ()) = tokio::join!(s.delete("/workspace/a.md"), meanwhile);
+        match told {
+            true => assert_eq!(deleted.unwrap().objects, 1),
+            false => assert!(deleted.unwrap_err().may_have_taken_effect()),
+        }
+        assert_eq!(b.session().exists("/workspace/a.md").await.unwrap(), foreign.is_some());
+    }
+}
+
+/// 412 and 409 alike: the change is made again in what is there, for as long as patience lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn conflicts_end_with_the_current_etag() {
+    let b = Bucket::embedded().await;
+    b.put("threads/1/a.md", "top\n").await;
+    for (status, code) in [(412, "PreconditionFailed"), (409, "ConditionalRequestConflict")] {
+        let wire = Wire::start(Some(&b.endpoint), move |request, _| match request.method.as_str() {
+            "PUT" => Reply::error(status, code),
+            _ => Reply::Forward,
+        })
+        .await;
+        let s = editor(&wire.endpoint, &b, Duration::from_millis(300)).await;
+        for error in [
+            s.append("/workspace/a.md", "x").await.unwrap_err(),
+            s.edit("/workspace/a.md", "top", "x").await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Conflict);
+            assert!(!error.may_have_taken_effect());
+            let etag = b.session().stat("/workspace/a.md").await.unwrap().etag.unwrap();
+            assert!(error.message().contains(&etag), "{error}");
+        }
+        let puts = wire.take().iter().filter(|request| request.method == "PUT").count();
+        assert!(puts > 4, "it was tried again: {puts}");
+    }
+    // One that ends in time is not noticed.
+    let count = AtomicU64::new(0);
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        let n = if request.method == "PUT" { count.fetch_add(1, Ordering::SeqCst) } else { 9 };
+        if n < 4 { Reply::error(409, "ConditionalRequestConflict") } else { Reply::Forward }
+    })
+    .await;
+    let s = editor(&wire.endpoint, &b, Duration::from_secs(20)).await;
+    s.append("/workspace/a.md", "x\n").await.unwrap();
+    assert_eq!(content(&b).await, "top\nx\n");
+}
+
+/// A server that ignores conditions, and one that says it has none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_conditional_writes_edits_are_refused_unless_accepted() {
+    let b = Bucket::embedded().await;
+    b.put("threads/1/a.md", "top\n").await;
+    for ignores in [true, false] {
+        let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+            let conditional = request.header("if-match").or(request.header("if-none-match")).is_some();
+            match (request.method.as_str(), conditional, ignores) {
+                // As if it had made the object.
+                ("PUT", true, true) => Reply::Raw(response(200, "text/plain", b"")),
+                ("PUT", true, false) => Reply::error(501, "NotImplemented"),
+                _ => Reply::Forward,
+            }
+        })
+        .await;
+        let s = editor(&wire.endpoint, &b, Duration::from_secs(2)).await;
+        assert!(!s.capabilities().await.unwrap().conditional_writes);
+        // What the question may have made is taken away again.
+        let asked = wire.take();
+        let deleted = asked.last().filter(|request| request.method == "DELETE").is_some();
+        assert_eq!(deleted, ignores);
+        assert_eq!(asked[0].target, asked[asked.len() - 1].target.replace("DeleteObject", "PutObject"));
+        for error in [
+            s.append("/workspace/a.md", "x").await.unwrap_err(),
+            s.edit("/workspace/a.md", "top", "x").await.unwrap_err(),
+            s.write_with("/workspace/b.md", "x", WriteMode::CreateNew).await.unwrap_err(),
+            s.write_with("/workspace/a.md", "x", WriteMode::IfMatch("e".into())).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::Unavailable);
+            assert!(error.message().contains("no conditional writes"), "{error}");
+        }
+        // A plain write needs none.
+        s.write("/workspace/b.md", "b").await.unwrap();
+        let accepted = s.accepting_lost_updates();
+        accepted.append("/workspace/a.md", "x\n").await.unwrap();
+        accepted.edit("/workspace/a.md", "top\nx\n", "top\n").await.unwrap();
+        let create = accepted.write_with("/workspace/b.md", "x", WriteMode::CreateNew).await;
+        assert_eq!(create.unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let stale = accepted.write_with("/workspace/b.md", "x", WriteMode::IfMatch("e".into())).await;
+        assert_eq!(stale.unwrap_err().kind(), ErrorKind::Conflict);
+        assert_eq!(content(&b).await, "top\n");
+        assert_eq!(b.session().ls("/workspace").await.unwrap().entries.len(), 2);
+        b.delete("threads/1/b.md").await;
+    }
+    // The embedded store in process is known; over a socket it is asked, once.
+    assert!(b.session().capabilities().await.unwrap().conditional_writes);
+    let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
+    let s = editor(&wire.endpoint, &b, Duration::from_secs(2)).await;
+    assert!(s.capabilities().await.unwrap().conditional_writes);
+    s.append("/workspace/a.md", "x\n").await.unwrap();
+    assert_eq!(wire.operations(), ["GET", "PUT", "PUT"]);
+    assert_eq!(b.session().ls("/workspace").await.unwrap().entries.len(), 1);
+}
