@@ -21,7 +21,7 @@ use crate::config::{self, Settings, env};
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-use crate::mount::{Access, Grants, Session};
+use crate::mount::{Access, Grants, Mounts, Session};
 use crate::path::VirtualPath;
 
 /// The bucket of an embedded store that is given no other.
@@ -72,7 +72,12 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     if let Command::Admin(command) = command {
         return skills::admin(command, output).await;
     }
-    let writes = matches!(command, Command::Write { .. } | Command::Append { .. });
+    let mut writes = false;
+    if let Command::Write { path, .. } | Command::Append { path, .. } = &command {
+        // What is refused makes no store.
+        Mounts::of(&session(&global)?).target(&VirtualPath::parse(path)?)?;
+        writes = true;
+    }
     let backend = open(&global, writes, output).await?;
     match command {
         Command::Ls { path, long, recursive } => {

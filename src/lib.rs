@@ -5,10 +5,10 @@
 //! | mount | objects | access | there when the session has |
 //! |---|---|---|---|
 //! | `/workspace` | `threads/{thread_id}/` | read and write | a thread |
-//! | `/ticket` | `tickets/{ticket_id}/` | read | a ticket |
+//! | `/ticket` | `tickets/{ticket_id}/` | read; write when granted | a ticket |
 //! | `/skills` | `{user_id}/skills/`, then `shared/{library_id}/skills/` | read | a user or libraries |
 //!
-//! It lists, probes and reads them, and nothing else of the bucket. On top stands a skill library: it
+//! It lists, reads, writes and searches them, and nothing else of the bucket. On top stands a skill library: it
 //! discovers skills, puts the right few words of each into the prompt, and loads the rest on demand.
 //!
 //! # The smallest example
@@ -46,6 +46,13 @@
 //! assert_eq!(backend.load_all_skills_formatted(None).await?, "## deeds\n\n- `deeds/sale`: Drafts deeds of sale.\n");
 //! assert_eq!(backend.load_skill("sale").await?.body, "# Steps\n");
 //!
+//! // The workspace is as on a disk, for several agents at once.
+//! backend.edit("notes.md", "# Notes", "# My notes").await?;
+//! backend.append("notes.md", "- buy bread\n").await?;
+//! let found = backend.grep(&skillfs::Grep::new("bread")).await?;
+//! assert_eq!((found.lines[0].path.as_str(), found.lines[0].line), ("/workspace/notes.md", 2));
+//! assert_eq!(backend.write("/skills/x", "").await.unwrap_err().kind(), skillfs::ErrorKind::ReadOnly);
+//!
 //! // What belongs to others cannot even be said.
 //! let refused = backend.read("/skills/../../bruno/skills/x").await.unwrap_err();
 //! assert_eq!(refused.kind(), skillfs::ErrorKind::InvalidPath);
@@ -70,6 +77,13 @@
 //!   hint that says what to do next. Language models read them too.
 //!
 //! Every operation states its cost in requests, and [`SkillFs::requests`] counts what was sent.
+//!
+//! # Many writers
+//!
+//! [`S3Backend::edit`] and [`S3Backend::append`] never lose another writer's change: they are made again in
+//! what others wrote. When the answer to a write is lost, its id in the object's metadata tells whether it took
+//! effect; where nothing tells, the error is a conflict and [`Error::may_have_taken_effect`] is true. A change is
+//! never applied twice.
 //!
 //! # Limits
 //!

@@ -85,8 +85,10 @@ impl Query {
             .build(pattern)
             .map_err(|error| {
                 let why = error.to_string();
-                let why = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>();
-                invalid(&shorten(&why.join(" ")), "correct the expression, or search for it literally")
+                // The engine draws the expression over several lines; what is wrong stands in the last.
+                let last = why.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
+                let last = last.strip_prefix("error: ").unwrap_or(last);
+                invalid(&shorten(last), "correct the expression, or search for it literally")
             })?;
         Ok(Self { matcher, context, most })
     }

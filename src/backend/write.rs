@@ -131,12 +131,9 @@ impl S3Backend {
         stream::iter(paths).map(read).buffered(BATCH).collect().await
     }
 
-    /// Whether a file of this name may be written by this session. No request.
-    ///
-    /// # Errors
-    /// What [`S3Backend::write`] would say: [`ErrorKind::ReadOnly`], [`ErrorKind::IsDirectory`],
-    /// [`ErrorKind::NotFound`], [`ErrorKind::InvalidPath`].
-    pub fn may_write(&self, path: impl IntoPath) -> Result<()> {
+    /// Whether a file of this name may be written by this session, before its content is asked for.
+    #[cfg(feature = "cli")]
+    pub(crate) fn may_write(&self, path: impl IntoPath) -> Result<()> {
         self.file_target(&path.into_path()?).map(|_| ())
     }
 

@@ -64,8 +64,15 @@ pub(super) struct Global {
     /// A shared library that `/skills` shows behind the user's own; repeatable [env: SKILLFS_LIBRARIES, a comma list]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) library: Vec<String>,
-    /// Allow more than the session may by default; repeatable
-    #[arg(long, global = true, value_name = "GRANT", value_enum, help_heading = "Session")]
+    /// Allow more than by default: `ticket-write` is to write to /ticket; repeatable
+    #[arg(
+        long,
+        global = true,
+        value_name = "GRANT",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Session"
+    )]
     pub(super) grant: Vec<Grant>,
     /// Allow no changes at all
     #[arg(long, global = true, help_heading = "Session", conflicts_with = "grant")]
@@ -348,7 +355,6 @@ pub(super) enum AdminCommand {
 /// What a session may be allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Grant {
-    /// Write to /ticket
     TicketWrite,
 }
 

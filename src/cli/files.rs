@@ -88,7 +88,8 @@ pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) 
             let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
             output.entries(&found.entries, long)?;
             if found.truncated {
-                output.truncated(&format!("only the first {max} files are shown; raise --max"));
+                let shown = plural(max as u64, "file is", "files are");
+                output.truncated(&format!("only the first {shown} shown; raise --max"));
             }
         }
         Command::Grep { pattern, path, regex, ignore_case, glob, context, max, max_per_file } => {

@@ -422,3 +422,178 @@ fn quiet_and_json_print_no_notes() {
         std::io::sink().write_all(&output.stdout).unwrap();
     }
 }
+
+/// A local store of its own, and all that is seen of a row of commands on it.
+struct Session {
+    directory: TempDir,
+    seen: String,
+}
+
+impl Session {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), seen: String::new() }
+    }
+
+    fn output(&self, args: &[&str], input: &[u8]) -> Output {
+        let store = self.directory.path().join("store");
+        let session =
+            ["--embedded", store.to_str().unwrap(), "--thread", "t1", "--user", "u1", "--ticket", "k1"];
+        let mut child = program()
+            .args([&session, args].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It may end before it has read everything: that is what is tested.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs a command and writes down what is seen.
+    fn run(&mut self, args: &[&str], input: &str) {
+        let output = self.output(args, input.as_bytes());
+        let directory = self.directory.path().to_str().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(directory, "DIR");
+        let words: Vec<_> = args.iter().map(|word| word.replace(directory, "DIR")).collect();
+        self.seen += &format!("$ skillfs {}\n", words.join(" "));
+        self.seen += &text(&output.stdout);
+        self.seen += &text(&output.stderr);
+        match output.status.code() {
+            Some(0) => {}
+            code => self.seen += &format!("exit: {}\n", code.unwrap()),
+        }
+    }
+}
+
+macro_rules! seen {
+    ($name:literal, $session:expr) => {
+        insta::with_settings!({
+            filters => vec![(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME")],
+            omit_expression => true,
+            prepend_module_to_snapshot => false,
+        }, {
+            insta::assert_snapshot!($name, $session.seen);
+        });
+    };
+}
+
+#[test]
+fn the_workspace_from_the_command_line() {
+    let mut s = Session::new();
+    s.run(&["write", "plan.md"], "# Plan\n\nPrice: TODO\n");
+    s.run(&["edit", "plan.md", "--old", "TODO", "--new", "350,000"], "");
+    s.run(&["append", "plan.md"], "- more -\n");
+    s.run(&["read", "plan"], "");
+    s.run(&["edit", "plan.md", "--old", "e", "--new", "-"], "");
+    s.run(&["edit", "plan.md", "--old", "none", "--new", "-"], "");
+    s.run(&["edit", "plan.md", "--old", "", "--new", "-"], "");
+    s.run(&["edit", "plan.md", "--old", "-", "--new", "--", "--all"], "");
+    s.run(&["edit", "plan", "--old", "x", "--new", "y"], "");
+    s.run(&["write", "plan.md", "--create"], "again");
+    s.run(&["write", "plan.md", "--if-match", "00000000000000000000000000000000"], "again");
+    s.run(&["cp", "plan.md", "drafts/plan.md"], "");
+    s.run(&["cp", "drafts", "old"], "");
+    s.run(&["cp", "plan.md", "drafts"], "");
+    s.run(&["cp", "-n", "plan.md", "drafts/plan.md"], "");
+    s.run(&["mv", "drafts/plan.md", "final.md"], "");
+    s.run(&["mv", "final.md", "/skills/plan.md"], "");
+    s.run(&["rm", "old"], "");
+    s.run(&["rm", "-r", "old"], "");
+    s.run(&["rm", "none.md"], "");
+    s.run(&["rm", "final.md"], "");
+    s.run(&["ls", "/workspace"], "");
+    s.run(&["write", "/skills/x"], "x");
+    s.run(&["write", "/ticket/x"], "x");
+    s.run(&["--grant", "ticket-write", "write", "/ticket/x"], "x");
+    s.run(&["--read-only", "write", "x"], "x");
+    s.run(&["write", "x", "--from", "DIR/none"], "");
+    s.run(&["rm", "/workspace/../x"], "");
+    seen!("workspace", s);
+}
+
+#[test]
+fn finding_from_the_command_line() {
+    let mut s = Session::new();
+    for (path, content) in [
+        ("notes.md", "one\ntwo TODO\nthree\nfour\nfive todo\n"),
+        ("src/main.rs", "fn main() {}\n// TODO: more\n"),
+        ("src/.env", "KEY=TODO\n"),
+        ("logo.png", "\u{0}TODO"),
+    ] {
+        assert!(s.output(&["write", path], content.as_bytes()).status.success());
+    }
+    s.run(&["glob", "*.md"], "");
+    s.run(&["glob", "**/*.{md,rs}"], "");
+    s.run(&["glob", "-l", "*", "src"], "");
+    s.run(&["glob", ".*"], "");
+    s.run(&["glob", "/workspace/src/*"], "");
+    s.run(&["glob", "**", "--max", "1"], "");
+    s.run(&["glob", "*.none"], "");
+    s.run(&["glob", "../*"], "");
+    s.run(&["glob", "[a"], "");
+    s.run(&["glob", "*", "/workspace/none"], "");
+    s.run(&["grep", "TODO"], "");
+    s.run(&["grep", "-i", "todo", "notes.md", "-C", "1"], "");
+    s.run(&["grep", "--regex", "^t\\w+", "--glob", "*.md"], "");
+    s.run(&["grep", "TODO", "--max", "1"], "");
+    s.run(&["grep", "absent"], "");
+    s.run(&["grep", "--regex", "("], "");
+    s.run(&["grep", "x", "/workspace/none"], "");
+    s.run(&["--json", "grep", "five", "-C", "1"], "");
+    s.run(&["--json", "grep", "TODO", "--max", "1", "-q"], "");
+    seen!("finding", s);
+}
+
+#[test]
+fn machines_get_documents() {
+    let mut s = Session::new();
+    s.run(&["--json", "write", "a.md"], "one two");
+    s.run(&["--json", "append", "a.md"], " three");
+    s.run(&["--json", "edit", "a.md", "--old", "two", "--new", "2"], "");
+    s.run(&["--json", "cp", "a.md", "b.md"], "");
+    s.run(&["--json", "mv", "b.md", "c.md"], "");
+    s.run(&["--json", "glob", "*.md"], "");
+    s.run(&["--json", "rm", "c.md"], "");
+    s.run(&["--json", "edit", "a.md", "--old", "none", "--new", ""], "");
+    s.run(&["--json", "write", "/skills/a"], "");
+    seen!("documents", s);
+}
+
+#[test]
+fn write_takes_a_file_or_standard_input() {
+    let s = Session::new();
+    let file = s.directory.path().join("content");
+    let content: Vec<u8> = (0..20_000_000u32).map(|i| (i % 249) as u8).collect();
+    std::fs::write(&file, &content).unwrap();
+    let from = file.to_str().unwrap();
+    for args in [
+        vec!["write", "a.bin", "--from", from],
+        vec!["write", "a.bin"],
+        vec!["write", "a.bin", "--from", "-"],
+    ] {
+        let input = if args.contains(&from) { &[][..] } else { &content };
+        let output = s.output(&args, input);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let stat = s.output(&["--json", "stat", "a.bin"], b"");
+        let stat: serde_json::Value = serde_json::from_slice(&stat.stdout).unwrap();
+        assert_eq!(stat["size"], 20_000_000, "{args:?}");
+        assert!(stat["etag"].as_str().unwrap().contains('-'), "it came in parts");
+        s.output(&["rm", "a.bin"], b"");
+    }
+    assert_eq!(
+        s.output(&["write", "a", "--from", s.directory.path().to_str().unwrap()], b"").status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn writing_makes_a_local_store() {
+    let mut s = Session::new();
+    s.run(&["rm", "x"], "");
+    s.run(&["edit", "x", "--old", "a", "--new", "b"], "");
+    s.run(&["write", "/skills/x"], "x");
+    s.run(&["append", "x"], "x");
+    s.run(&["read", "x"], "");
+    seen!("new-store", s);
+}

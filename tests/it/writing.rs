@@ -626,3 +626,47 @@ async fn every_operation_can_be_spawned() {
     spawnable(s.load_skill("x"));
     spawnable(s.load_skills_frontmatter(None));
 }
+
+/// Only the versions that were copied are deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_source_that_changes_while_it_is_moved_stays() {
+    let b = Bucket::embedded().await;
+    b.put("threads/1/from/a.md", "one").await;
+    b.put("threads/1/from/b.md", "two").await;
+    let (raw, name) = (b.raw.clone(), b.name.clone());
+    let changed = std::sync::Arc::new(tokio::sync::Notify::new());
+    let done = changed.clone();
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        // Once all is copied, and before anything is deleted.
+        match request.method.as_str() {
+            "DELETE" => Reply::ForwardWhen(done.clone()),
+            _ => Reply::Forward,
+        }
+    })
+    .await;
+    let s = b.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
+    let meanwhile = async {
+        while b.raw.head_object().bucket(&name).key("threads/1/to/b.md").send().await.is_err() {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let put = raw.put_object().bucket(&name).key("threads/1/from/b.md");
+        put.body(b"newer".to_vec().into()).send().await.unwrap();
+        for _ in 0..400 {
+            changed.notify_waiters();
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    let moved = async {
+        tokio::select! { moved = s.move_to("/workspace/from", "/workspace/to") => moved, () = meanwhile => panic!() }
+    };
+    let error = moved.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    assert!(error.message().contains("`/workspace/from/b.md`"), "{error}");
+    assert!(!error.may_have_taken_effect());
+    let s = b.session();
+    assert_eq!(text(&s, "/workspace/from/b.md").await, "newer");
+    assert_eq!(text(&s, "/workspace/to/b.md").await, "two");
+    assert_eq!(text(&s, "/workspace/to/a.md").await, "one");
+    assert!(!s.exists("/workspace/from/a.md").await.unwrap());
+}
