@@ -13,6 +13,9 @@ use crate::path::reads_as_dots;
 const MOST_ALTERNATIVES: usize = 1024;
 const MOST_BYTES: usize = 4096;
 
+/// All of them together: every name in them is compiled.
+const MOST_SPELLED_BYTES: usize = 16 * 1024;
+
 /// A pattern, ready to match.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
@@ -47,13 +50,20 @@ impl Pattern {
         if text.len() > MOST_BYTES {
             return Err(invalid("it is too long", EXAMPLES));
         }
-        if text.ends_with('/') {
-            return Err(invalid("only files are found", "match what is in the directory: end it with `/**`"));
-        }
         let spelled = expand(text).map_err(|why| invalid(why, EXAMPLES))?;
+        if spelled.iter().map(String::len).sum::<usize>() > MOST_SPELLED_BYTES {
+            return Err(invalid(TOO_MANY, EXAMPLES));
+        }
         let anywhere = !text.contains('/');
         let mut alternatives = Vec::with_capacity(spelled.len());
         for pattern in spelled {
+            // No file has the name of a directory, and none has no name.
+            if matches!(pattern.rsplit('/').next(), None | Some("" | ".")) {
+                return Err(invalid(
+                    "only files are found",
+                    "match what is in the directory: end it with `/**`",
+                ));
+            }
             let mut segments = Vec::new();
             if anywhere {
                 segments.push(Segment::Directories);
@@ -140,7 +150,15 @@ impl NameMatcher {
         }
         let told = narrow(name, wide.as_deref());
         let glob = GlobBuilder::new(&told).literal_separator(true).backslash_escape(true).build();
-        let matcher = glob.map_err(|error| error.kind().to_string())?.compile_matcher();
+        let matcher = glob
+            .map_err(|error| match error.kind() {
+                // Its letters beyond ASCII are not those of the pattern.
+                globset::ErrorKind::InvalidRange(..) if !name.is_ascii() => {
+                    "a range goes backwards, or from ASCII to letters beyond it".to_owned()
+                }
+                kind => kind.to_string(),
+            })?
+            .compile_matcher();
         Ok(Self { matcher, wide })
     }
 
@@ -193,6 +211,8 @@ fn skip_directories(segments: &[Segment], at: &mut [bool]) {
     }
 }
 
+const TOO_MANY: &str = "its braces stand for too many patterns";
+
 /// Spells braces out. What stands in `[…]` or behind a backslash is left as it is.
 fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
     let Some((open, close, commas)) = outermost(pattern)? else { return Ok(vec![pattern.to_owned()]) };
@@ -204,7 +224,7 @@ fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
             for tail in &tails {
                 all.push(format!("{}{choice}{tail}", &pattern[..open]));
                 if all.len() > MOST_ALTERNATIVES {
-                    return Err("its braces stand for too many patterns");
+                    return Err(TOO_MANY);
                 }
             }
         }
@@ -334,9 +354,24 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_told() {
-        for bad in
-            ["", "/", "//", "[a", "{a,b", "a}", "docs/", "a[", "{{a}", &"{a,b}".repeat(11), &"a".repeat(5000)]
-        {
+        for bad in [
+            "",
+            "/",
+            "//",
+            "[a",
+            "{a,b",
+            "a}",
+            "docs/",
+            "a[",
+            "{{a}",
+            ".",
+            "docs/.",
+            "{,a}",
+            "{a/,b}",
+            "[a-ñ]",
+            &"{a,b}".repeat(11),
+            &"a".repeat(5000),
+        ] {
             assert_eq!(Pattern::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad}");
         }
         for bad in ["..", "../a", "a/../b", "/..", "{..,a}/b", "a/%2e%2e/b", "\\.\\./a"] {

@@ -15,6 +15,9 @@ const MOST_COMPILED_BYTES: usize = 10 * 1024 * 1024;
 /// A longer line is shown cut.
 pub(crate) const MOST_LINE_BYTES: usize = 16 * 1024;
 
+/// More lines around a match are a file to read.
+const MOST_CONTEXT: usize = 1_000;
+
 /// What is kept of one file; more is cut off, and said.
 const MOST_BYTES_A_FILE: usize = 1024 * 1024;
 
@@ -75,8 +78,16 @@ impl Query {
                 "search for one of its lines",
             ));
         }
+        if context > MOST_CONTEXT {
+            return Err(invalid(
+                &format!("{context} lines around each match are too many; {MOST_CONTEXT} are allowed"),
+                "ask for fewer, or read the file",
+            ));
+        }
         let matcher = RegexMatcherBuilder::new()
             .fixed_strings(!meaning.regex)
+            // `^` and `$` are those of a line; without this each line is searched by itself.
+            .multi_line(true)
             .case_insensitive(meaning.ignore_case)
             .line_terminator(Some(b'\n'))
             // What a tenant's expression may cost.
@@ -140,6 +151,14 @@ impl Collector<'_> {
         self.bytes += text.len();
         self.hits.lines.push(Line { number: number.unwrap_or(0), text, matched, cut });
     }
+
+    /// Ends the search. What is shown only because of a match that is not shown goes again.
+    fn enough(&mut self) {
+        self.hits.truncated = true;
+        let last = self.hits.lines.iter().rev().find(|line| line.matched);
+        let shown = last.map_or(0, |line| line.number + self.query.context as u64);
+        self.hits.lines.retain(|line| line.number <= shown);
+    }
 }
 
 impl Sink for Collector<'_> {
@@ -147,11 +166,7 @@ impl Sink for Collector<'_> {
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
         if self.hits.matches == self.query.most || self.bytes > MOST_BYTES_A_FILE {
-            self.hits.truncated = true;
-            // What was shown only because this match follows goes again.
-            let last = self.hits.lines.iter().rev().find(|line| line.matched).map_or(0, |line| line.number);
-            let shown = last + self.query.context as u64;
-            self.hits.lines.retain(|line| line.number <= shown);
+            self.enough();
             return Ok(false);
         }
         self.hits.matches += 1;
@@ -160,6 +175,10 @@ impl Sink for Collector<'_> {
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
+        if self.bytes > MOST_BYTES_A_FILE {
+            self.enough();
+            return Ok(false);
+        }
         self.add(context.line_number(), context.bytes(), false);
         Ok(true)
     }
@@ -201,6 +220,12 @@ mod tests {
         let many = format!("{}\n", "y".repeat(10_000)).repeat(1_000);
         let hits = query("y", false, false, 0, 10_000).search(&many).unwrap();
         assert!(hits.truncated && hits.matches < 200);
+        // Lines around a match count, too.
+        let hits = query("y", false, false, 1_000, 10).search(&many.replacen('y', "x", 5_000_000)).unwrap();
+        assert!(hits.truncated && hits.lines.iter().map(|line| line.text.len()).sum::<usize>() < 2 << 20);
+        // Nothing is shown of matches that are not.
+        let hits = query("x", false, false, 2, 0).search("a\nx\nb\n").unwrap();
+        assert_eq!((hits.lines.len(), hits.matches, hits.truncated), (0, 0, true));
     }
 
     #[test]
@@ -213,6 +238,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_searched_for_is_told() {
+        let meaning = Meaning { regex: false, ignore_case: false };
+        assert!(Query::new("a", meaning, MOST_CONTEXT, 1).is_ok());
+        assert!(Query::new("a", meaning, MOST_CONTEXT + 1, 1).is_err());
         for (pattern, regex) in
             [("(", true), ("a\nb", false), ("a\\nb", true), ("(a{1000}){1000}", true), ("\\p{Nope}", true)]
         {

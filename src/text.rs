@@ -227,6 +227,8 @@ pub(crate) struct StreamDecoder {
     decoder: Decoder,
     /// Whether all of it was ASCII so far, and so could still be any encoding.
     ascii: bool,
+    /// Bytes behind that ASCII which the next piece makes a letter of UTF-8, or not.
+    held: Vec<u8>,
 }
 
 /// Why a piece could not be decoded.
@@ -240,12 +242,12 @@ pub(crate) enum StreamError {
 impl StreamDecoder {
     /// `encoding` as [`sniff`] found it; a BOM at the front is removed.
     pub(crate) fn new(encoding: &'static Encoding) -> Self {
-        Self { encoding, decoder: encoding.new_decoder_with_bom_removal(), ascii: true }
+        Self { encoding, decoder: encoding.new_decoder_with_bom_removal(), ascii: true, held: Vec::new() }
     }
 
     /// The same behind the front; `ascii` as [`StreamDecoder::is_ascii`] said there.
     pub(crate) fn resumed(encoding: &'static Encoding, ascii: bool) -> Self {
-        Self { encoding, decoder: encoding.new_decoder_without_bom_handling(), ascii }
+        Self { encoding, decoder: encoding.new_decoder_without_bom_handling(), ascii, held: Vec::new() }
     }
 
     /// Whether all of it was ASCII so far.
@@ -254,11 +256,26 @@ impl StreamDecoder {
     }
 
     pub(crate) fn decode(&mut self, piece: &[u8], last: bool) -> Result<String, StreamError> {
+        let joined;
+        let mut piece = piece;
+        if !self.held.is_empty() {
+            joined = [&std::mem::take(&mut self.held), piece].concat();
+            piece = &joined;
+        }
         if self.encoding == UTF_8 && self.ascii && !piece.is_ascii() {
-            if !is_utf8(piece, last) && !is_damaged_utf8(piece) && !has_binary_control(piece, last) {
+            let first = piece.iter().position(|b| !b.is_ascii()).unwrap_or(0);
+            let cut = |rest| {
+                std::str::from_utf8(rest).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
+            };
+            if !last && cut(&piece[first..]) {
+                // The first half of a letter would be a letter in a legacy encoding.
+                self.held = piece[first..].to_vec();
+                piece = &piece[..first];
+            } else if !is_utf8(piece, last) && !is_damaged_utf8(piece) && !has_binary_control(piece, last) {
                 return Err(StreamError::Legacy(legacy(piece, last)));
+            } else {
+                self.ascii = false;
             }
-            self.ascii = false;
         }
         let mut text = String::with_capacity(self.decoder.max_utf8_buffer_length(piece.len()).unwrap_or(0));
         let (_, _, replaced) = self.decoder.decode_to_string(piece, &mut text, last);
@@ -580,6 +597,22 @@ mod tests {
         decoder.decode(b"plain\n", false).unwrap();
         let error = decoder.decode(&latin1("España\n"), true).unwrap_err();
         assert_eq!(error, StreamError::Legacy(WINDOWS_1252));
+        // Wherever it is cut, also behind what could be half a letter of UTF-8.
+        let legacy = latin1("plain España\n");
+        for cut in 0..legacy.len() {
+            let mut decoder = StreamDecoder::new(UTF_8);
+            let halves = [&legacy[..cut], b"", &legacy[cut..]];
+            let mut told =
+                halves.iter().zip([false, false, true]).map(|(half, last)| decoder.decode(half, last));
+            assert_eq!(told.find_map(Result::err), Some(StreamError::Legacy(WINDOWS_1252)), "{cut}");
+        }
+        let text = "plain Espa\u{f1}a \u{1f980}".as_bytes();
+        for cut in 0..text.len() {
+            let mut decoder = StreamDecoder::new(UTF_8);
+            let told =
+                decoder.decode(&text[..cut], false).unwrap() + &decoder.decode(&text[cut..], true).unwrap();
+            assert_eq!(told.as_bytes(), text, "{cut}");
+        }
         // Once it was UTF-8 it stays so.
         let mut decoder = StreamDecoder::new(UTF_8);
         decoder.decode("se\u{f1}or\n".as_bytes(), false).unwrap();

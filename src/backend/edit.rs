@@ -12,7 +12,7 @@ use super::S3Backend;
 use super::read::{binary_file, is_directory};
 use super::write::{Written, changed, new_file};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::mount::{Target, WritableKey};
+use crate::mount::{Location, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{ByteRange, Condition, Fetched, PartSource, Properties, Put, Seen, WriteId, pause};
 use crate::text::{self, Binary, ReplaceError};
@@ -248,12 +248,21 @@ impl S3Backend {
 
     /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.
     pub(super) async fn nothing_there(&self, path: &VirtualPath) -> Error {
+        // What changes a file adds no `.md`: a directory of this very name comes before such a file.
+        let directory = async || match self.mounts.resolve(path)? {
+            Location::Inside { directory, .. } => self.is_directory(&directory).await,
+            _ => Ok(false),
+        };
         match self.stat(path).await {
             Ok(entry) if entry.is_directory() => is_directory(path),
-            Ok(entry) => Self::not_found(path).with_hint(format!(
-                "did you mean `{}`? What changes a file takes its whole name",
-                entry.path
-            )),
+            Ok(entry) => match directory().await {
+                Ok(true) => is_directory(path),
+                Ok(false) => Self::not_found(path).with_hint(format!(
+                    "did you mean `{}`? What changes a file takes its whole name",
+                    entry.path
+                )),
+                Err(error) => error,
+            },
             Err(error) => error,
         }
     }

@@ -1,6 +1,8 @@
 //! `glob`, and the files that `glob` and `grep` go through: one flat listing, as it arrives.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -28,7 +30,12 @@ pub struct GlobResult {
     pub entries: Vec<Entry>,
     /// Whether there are more than were asked for.
     pub truncated: bool,
+    /// Keys that no path can name, among those that were looked at.
+    pub hidden: u64,
 }
+
+/// Counts the keys that no path can name.
+pub(super) type Hidden = Arc<AtomicU64>;
 
 /// A file that is searched.
 #[derive(Debug, Clone)]
@@ -71,23 +78,35 @@ impl S3Backend {
     /// As [`S3Backend::glob`].
     #[instrument(name = "glob", skip_all, fields(pattern, root))]
     pub async fn glob_limited(&self, pattern: &str, root: Option<&str>, limit: usize) -> Result<GlobResult> {
-        let found = self.glob_stream(pattern, root);
+        let hidden = Hidden::default();
+        let found = self.glob_counting(pattern, root, hidden.clone());
         let mut entries: Vec<Entry> = found.take(limit.saturating_add(1)).try_collect().await?;
         let truncated = entries.len() > limit;
         entries.truncate(limit);
         entries.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(GlobResult { entries, truncated })
+        Ok(GlobResult { entries, truncated, hidden: hidden.load(Ordering::Relaxed) })
     }
 
     /// The files that match a pattern as they are found, in key order. Dropping the stream ends the
     /// search. Errors are those of [`S3Backend::glob`]; the stream ends behind one.
     pub fn glob_stream(&self, pattern: &str, root: Option<&str>) -> BoxStream<'static, Result<Entry>> {
+        self.glob_counting(pattern, root, Hidden::default())
+    }
+
+    fn glob_counting(
+        &self,
+        pattern: &str,
+        root: Option<&str>,
+        hidden: Hidden,
+    ) -> BoxStream<'static, Result<Entry>> {
         let prepared =
             Pattern::parse(pattern).and_then(|matcher| Ok((self.search_root(root, Some(pattern))?, matcher)));
         let backend = self.clone();
         stream::once(async { prepared })
             .map_ok(move |(root, matcher)| {
-                backend.candidates(root, Some(matcher)).map_ok(|found| file(found.path, &found.meta))
+                backend
+                    .candidates(root, Some(matcher), hidden.clone())
+                    .map_ok(|found| file(found.path, &found.meta))
             })
             .try_flatten()
             .boxed()
@@ -112,11 +131,13 @@ impl S3Backend {
         &self,
         root: Root,
         pattern: Option<Pattern>,
+        hidden: Hidden,
     ) -> BoxStream<'static, Result<Candidate>> {
         let walk = FileWalk {
             backend: self.clone(),
             root,
             pattern,
+            hidden,
             left: None,
             lister: None,
             ready: VecDeque::new(),
@@ -132,6 +153,7 @@ struct FileWalk {
     backend: S3Backend,
     root: Root,
     pattern: Option<Pattern>,
+    hidden: Hidden,
     /// What is still to list; `None` before the start.
     left: Option<VecDeque<Listable>>,
     lister: Option<Lister>,
@@ -181,10 +203,14 @@ impl FileWalk {
             };
             self.found = true;
             for item in page {
-                if let Listed::Object { key, meta } = item
-                    && let Some((path, key)) = directory.file(&key)
-                {
-                    self.offer(Candidate { path, key, meta });
+                let Listed::Object { key, meta } = item else { continue };
+                match directory.file(&key) {
+                    Some((path, key)) => self.offer(Candidate { path, key, meta }),
+                    // The marker of a folder is no file, and nothing is hidden with it.
+                    None if meta.size == 0 && directory.marker(&key).is_some() => {}
+                    None => {
+                        self.hidden.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
@@ -237,6 +263,7 @@ impl FileWalk {
     async fn layered(&mut self, path: &VirtualPath) -> Result<()> {
         let backend = self.backend.clone();
         let union = backend.union_of_first(path).await?;
+        self.hidden.fetch_add(union.hidden_in(below_mount(path)), Ordering::Relaxed);
         for (name, found) in union.files_in(below_mount(path)) {
             self.found = true;
             let Some(path) = path.join_exact(name) else { continue };
@@ -254,33 +281,35 @@ impl FileWalk {
         if !self.root.named || root.is_root() || self.backend.mounts().any(|mount| mount.path() == root) {
             return Ok(());
         }
-        let entry = match self.backend.stat(root).await {
-            Ok(entry) if entry.path == *root => entry,
-            _ => return Err(S3Backend::not_found(root)),
-        };
-        if entry.is_directory() {
-            return Ok(());
-        }
-        let key = match self.backend.mounts.resolve(root)? {
-            Location::Inside { key, .. } => Some(key),
+        let mounts = &self.backend.mounts;
+        let file = match mounts.resolve(root)? {
+            Location::Inside { key, directory } => {
+                // Where the pattern led further down, the root itself was not listed.
+                let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
+                if narrowed && self.backend.is_directory(&directory).await? {
+                    return Ok(());
+                }
+                let meta = self.backend.store().head(&key).await.map_err(|e| e.during("look at", root))?;
+                meta.map(|meta| (key, meta))
+            }
             Location::Layered => {
                 let union = self.backend.union_around(root).await?;
-                let layer = union.file(below_mount(root)).map(|found| found.layer);
-                match layer.map(|layer| self.backend.mounts.resolve_layer(root, layer)).transpose()? {
-                    Some(Location::Inside { key, .. }) => Some(key),
-                    _ => None,
+                match union.file(below_mount(root)) {
+                    Some(found) => match mounts.resolve_layer(root, found.layer)? {
+                        Location::Inside { key, .. } => Some((key, found.meta.clone())),
+                        _ => None,
+                    },
+                    None if union.is_directory(below_mount(root)) => return Ok(()),
+                    None => None,
                 }
             }
-            _ => None,
+            Location::Root | Location::Mount(_) => return Ok(()),
         };
-        if let Some(key) = key {
-            let meta = Meta { size: entry.size.unwrap_or(0), modified: entry.modified, etag: entry.etag };
-            let candidate = Candidate { path: root.clone(), key, meta };
-            // A file is its own name below itself.
-            let name = root.name().unwrap_or_default();
-            if self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name)) {
-                self.ready.push_back(candidate);
-            }
+        let Some((key, meta)) = file else { return Err(S3Backend::not_found(root)) };
+        // A file is its own name below itself.
+        let name = root.name().unwrap_or_default();
+        if self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name)) {
+            self.ready.push_back(Candidate { path: root.clone(), key, meta });
         }
         Ok(())
     }

@@ -2,8 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -11,7 +12,7 @@ use tokio::sync::mpsc;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::find::Candidate;
+use super::find::{Candidate, Hidden};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::pattern::Pattern;
@@ -24,6 +25,9 @@ const AT_ONCE: usize = 64;
 
 /// Longer files are searched as they stream by, off the runtime.
 const WHOLE_BYTES: u64 = 256 * 1024;
+
+/// In such blocks, so that what is found does not depend on how the network cuts them.
+const BLOCK_BYTES: usize = 64 * 1024;
 
 /// So many matches are found unless told.
 const MOST_MATCHES: u64 = 1_000;
@@ -39,7 +43,8 @@ const MOST_MATCHES: u64 = 1_000;
 pub struct Grep {
     /// The text to find, as it stands; an expression with [`Grep::regex`].
     pub pattern: String,
-    /// Where to search: a directory, or a file. `None` is `/workspace`, or all mounts without one.
+    /// Where to search: a directory, or a file. `None` is `/workspace`; it is `/` without one, or when the
+    /// glob begins with `/`.
     pub root: Option<String>,
     /// Only in files that match this pattern, as in [`S3Backend::glob`].
     pub glob: Option<String>,
@@ -47,7 +52,7 @@ pub struct Grep {
     pub regex: bool,
     /// Whether `a` is `A`.
     pub ignore_case: bool,
-    /// How many lines before and behind each match come along.
+    /// How many lines before and behind each match come along; up to 1,000.
     pub context: usize,
     /// The most matches of one file; `None` is no limit of its own.
     pub max_per_file: Option<u64>,
@@ -79,7 +84,7 @@ pub struct GrepLine {
     pub path: VirtualPath,
     /// The number of the line, from 1.
     pub line: u64,
-    /// The line without its end; of a very long one the first 16 KiB.
+    /// The line without its `\n`; of a very long one the first 16 KiB.
     pub text: String,
     /// Whether it only stands around a match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -133,6 +138,8 @@ pub struct GrepResult {
     pub binary: u64,
     /// Files that could not be searched, and why.
     pub not_searched: Vec<NotSearched>,
+    /// Keys that no path can name, among those that were looked at.
+    pub hidden: u64,
 }
 
 impl S3Backend {
@@ -152,7 +159,8 @@ impl S3Backend {
     #[instrument(name = "grep", skip_all, fields(pattern = query.pattern, root = query.root))]
     pub async fn grep(&self, query: &Grep) -> Result<GrepResult> {
         let mut result = GrepResult::default();
-        let mut files = self.grep_stream(query);
+        let hidden = Hidden::default();
+        let mut files = self.grep_counting(query, hidden.clone());
         while let Some(file) = files.try_next().await? {
             result.binary += u64::from(file.binary);
             if let Some(reason) = file.failed {
@@ -165,6 +173,7 @@ impl S3Backend {
                 break;
             }
         }
+        result.hidden = hidden.load(Ordering::Relaxed);
         Ok(result)
     }
 
@@ -172,10 +181,14 @@ impl S3Backend {
     /// match. Dropping the stream ends the search. Errors are those of [`S3Backend::grep`]; the stream
     /// ends behind one. [`Grep::max_matches`] holds for each file.
     pub fn grep_stream(&self, query: &Grep) -> BoxStream<'static, Result<FileHits>> {
+        self.grep_counting(query, Hidden::default())
+    }
+
+    fn grep_counting(&self, query: &Grep, hidden: Hidden) -> BoxStream<'static, Result<FileHits>> {
         let (backend, query) = (self.clone(), query.clone());
         stream::once(async move {
             let pattern = query.glob.as_deref().map(Pattern::parse).transpose()?;
-            let root = backend.search_root(query.root.as_deref(), None)?;
+            let root = backend.search_root(query.root.as_deref(), query.glob.as_deref())?;
             let most = query.max_per_file.unwrap_or(u64::MAX).min(query.max_matches);
             // A large expression takes its time.
             let compile = move || {
@@ -189,7 +202,7 @@ impl S3Backend {
             let searched = backend.clone();
             Ok::<_, Error>(
                 backend
-                    .candidates(root, pattern)
+                    .candidates(root, pattern, hidden)
                     .map_ok(move |found| {
                         let (backend, query) = (searched.clone(), query.clone());
                         async move { backend.search_file(found, query).await }
@@ -247,8 +260,14 @@ impl S3Backend {
         if meta.size <= WHOLE_BYTES {
             let mut bytes = Vec::new();
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
-            let Ok(text) = text::decode(bytes) else { return Ok(Searched::Binary) };
-            return query.search(&text.content).map(Searched::Hits).map_err(|e| not_searchable(path, &e));
+            let query = query.clone();
+            // An expression may take its time with a short file, too.
+            let search = move || match text::decode(bytes) {
+                Ok(text) => query.search(&text.content).map(Searched::Hits),
+                Err(_) => Ok(Searched::Binary),
+            };
+            let searched = tokio::task::spawn_blocking(search).await.map_err(|e| broke_off(path, e))?;
+            return searched.map_err(|e| not_searchable(path, &e));
         }
         // The head decides, before the rest is waited for.
         let mut head = Vec::new();
@@ -292,10 +311,17 @@ impl S3Backend {
         let search = tokio::task::spawn_blocking(move || {
             query.search_reader(PieceReader { pieces, piece: Bytes::new() })
         });
-        let mut piece = Some(head);
+        let mut waiting = BytesMut::from(head);
         let mut ended = None;
-        while let Some(bytes) = piece {
-            match decoder.decode(&bytes, body.remaining() == 0) {
+        loop {
+            while waiting.len() < BLOCK_BYTES
+                && let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("search", path))?
+            {
+                waiting.extend_from_slice(&piece);
+            }
+            let block = waiting.split_to(waiting.len().min(BLOCK_BYTES));
+            let last = waiting.is_empty() && body.remaining() == 0;
+            match decoder.decode(&block, last) {
                 Ok(decoded) => {
                     // Nobody listens any more when enough was found.
                     if text.send(decoded.into()).await.is_err() {
@@ -305,20 +331,16 @@ impl S3Backend {
                 Err(StreamError::Binary(_)) => ended = Some(Streamed::Binary),
                 Err(StreamError::Legacy(encoding)) => ended = Some(Streamed::Legacy(encoding)),
             }
-            if ended.is_some() {
+            if last || ended.is_some() {
                 break;
             }
-            piece = body.next(self.store()).await.map_err(|e| e.during("search", path))?;
         }
         drop(text);
-        let hits = search.await.map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("the search in `{path}` broke off"))
-                .at(path)
-                .with_source(error)
-        })?;
-        match ended {
-            Some(ended) => Ok(ended),
-            None => hits.map(Streamed::Hits).map_err(|e| not_searchable(path, &e)),
+        let hits = search.await.map_err(|e| broke_off(path, e))?;
+        match (hits, ended) {
+            // A search that was over before does not mind how much of the rest has come meanwhile.
+            (Ok(hits), Some(ended)) if !hits.truncated => Ok(ended),
+            (hits, _) => hits.map(Streamed::Hits).map_err(|e| not_searchable(path, &e)),
         }
     }
 }
@@ -326,26 +348,27 @@ impl S3Backend {
 impl GrepResult {
     /// Adds the lines of a file as far as the limit allows; whether the search goes on.
     fn add(&mut self, lines: Vec<GrepLine>, query: &Grep) -> bool {
-        let mut last = 0;
+        let mut last = None;
         for line in lines {
             if !line.context {
                 if self.matches == query.max_matches {
                     self.truncated = true;
                     // What was to stand before it has no reason to stand there.
-                    let behind = |kept: &GrepLine| {
-                        kept.context && kept.path == line.path && kept.line > last + query.context as u64
-                    };
+                    let reach = last.map_or(0, |last| last + query.context as u64);
+                    let behind =
+                        |kept: &GrepLine| kept.context && kept.path == line.path && kept.line > reach;
                     while self.lines.last().is_some_and(&behind) {
                         self.lines.pop();
                     }
                     return false;
                 }
                 self.matches += 1;
-                last = line.line;
+                last = Some(line.line);
             }
             self.lines.push(line);
         }
-        true
+        // Whether there is more need not be found out twice.
+        !(self.truncated && self.matches >= query.max_matches)
     }
 }
 
@@ -364,6 +387,10 @@ enum Streamed {
 fn not_searchable(path: &VirtualPath, error: &io::Error) -> Error {
     Error::new(ErrorKind::TooLarge, format!("`{path}` has a line that is too long to search: {error}"))
         .at(path)
+}
+
+fn broke_off(path: &VirtualPath, error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Internal, format!("the search in `{path}` broke off")).at(path).with_source(error)
 }
 
 /// Pieces of text as something to read. Waits for them.

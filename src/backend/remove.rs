@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::write::changed;
+use super::transfer::for_each;
+use super::write::busy;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Target, WritableKey};
@@ -81,7 +81,7 @@ impl S3Backend {
                 break;
             }
             if Instant::now() >= deadline {
-                return Err(changed(&path, None));
+                return Err(busy(&path));
             }
             rounds += 1;
             pause(rounds).await;
@@ -135,7 +135,7 @@ impl S3Backend {
             self.store().delete(&key).await.map_err(|e| e.during("delete", &target.path))?;
             Ok::<_, Error>(size)
         };
-        let sizes: Vec<u64> = stream::iter(alone).map(one).buffer_unordered(ONE_BY_ONE).try_collect().await?;
+        let sizes = for_each(alone, ONE_BY_ONE, one).await?;
         deleted.objects += sizes.len() as u64;
         self.give_back(&target.mount, sizes.iter().sum(), sizes.len() as u64).await;
         Ok(())

@@ -4,7 +4,8 @@
 //! deletes only the versions that it copied: at every moment each file is whole at its source or at its
 //! target.
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde::Serialize;
 use tracing::instrument;
 
@@ -175,8 +176,7 @@ impl S3Backend {
             }
         };
         self.forget_usage(&source.mount).await;
-        let changed: Vec<_> =
-            stream::iter(copied).map(delete).buffer_unordered(AT_ONCE).try_collect().await?;
+        let changed = for_each(copied, AT_ONCE, delete).await?;
         let mut changed: Vec<VirtualPath> = changed.into_iter().flatten().collect();
         changed.sort();
         match changed.first() {
@@ -221,8 +221,7 @@ impl S3Backend {
         if overwrite == Overwrite::No {
             self.check_none_there(target, &items, there).await?;
         }
-        let copies = stream::iter(items).map(|item| self.copy_one(target, item, overwrite, grows));
-        let copied: Vec<Copied> = copies.buffer_unordered(AT_ONCE).try_collect().await?;
+        let copied = for_each(items, AT_ONCE, |item| self.copy_one(target, item, overwrite, grows)).await?;
         let files = copied.iter().filter(|copied| !copied.item.marker);
         let done = Transferred {
             from: from.clone(),
@@ -259,6 +258,10 @@ impl S3Backend {
                 .at(&item.path));
             };
             let size = seen.meta.size;
+            // A folder that is there needs no marker; and what has content there is none.
+            if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
+                return Ok(Copied { item, etag, size });
+            }
             let room = match grows {
                 true => {
                     let old = self.replaced(&item.to, &item.target).await?;
@@ -274,6 +277,7 @@ impl S3Backend {
                 return Ok(Copied { item, etag, size });
             }
             if condition == Condition::Absent
+                && !item.marker
                 && self.store().head(item.target.key()).await.map_err(during)?.is_some()
             {
                 return Err(already_exists(&item.to));
@@ -417,6 +421,33 @@ impl S3Backend {
         match items.iter().find(|item| !item.marker && taken.contains(item.target.as_str())) {
             Some(item) => Err(already_exists(&item.to)),
             None => Ok(()),
+        }
+    }
+}
+
+/// Does something to all items, so many at once. Behind a failure nothing more begins, and what has begun
+/// is waited for: given up, it could still take effect, over what was written since.
+pub(super) async fn for_each<I, T, W>(
+    items: Vec<I>,
+    at_once: usize,
+    mut work: impl FnMut(I) -> W,
+) -> Result<Vec<T>>
+where
+    W: Future<Output = Result<T>>,
+{
+    let (mut items, mut running) = (items.into_iter(), FuturesUnordered::new());
+    let (mut done, mut failed) = (Vec::new(), None);
+    loop {
+        while failed.is_none()
+            && running.len() < at_once
+            && let Some(item) = items.next()
+        {
+            running.push(work(item));
+        }
+        match running.next().await {
+            Some(Ok(result)) => done.push(result),
+            Some(Err(error)) => failed = failed.or(Some(error)),
+            None => return failed.map_or(Ok(done), Err),
         }
     }
 }

@@ -309,6 +309,12 @@ impl Union {
             .map(move |(path, file)| (&path[length..], file))
     }
 
+    /// How many keys below a directory no path can name.
+    pub(super) fn hidden_in(&self, directory: &str) -> u64 {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        self.unnameable.iter().filter(|path| path.starts_with(&prefix)).count() as u64
+    }
+
     /// The entries below a directory: its own, or all of them.
     pub(super) fn entries(&self, mount: &VirtualPath, relative: &str, all: bool) -> Page {
         let prefix = if relative.is_empty() { String::new() } else { format!("{relative}/") };

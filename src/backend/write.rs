@@ -295,7 +295,7 @@ impl S3Backend {
             // Another conditional write was under way, or the file came and went: else this says no.
             self.not_as_wanted(target, mode).await?;
             if Instant::now() >= deadline {
-                return Err(changed(path, None));
+                return Err(busy(path));
             }
             rounds += 1;
             pause(rounds).await;
@@ -382,12 +382,7 @@ impl S3Backend {
             return self.store().put(&Write { key, id, payload, condition, properties }).await;
         }
         let mut parts = self.store().start_parts(key, properties).await?;
-        let sent = async {
-            let sending: Result<Vec<_>> =
-                pieces.into_iter().map(|piece| parts.send(self.store(), piece)).collect();
-            stream::iter(sending?).buffered(PARTS_AT_ONCE).try_collect::<Vec<_>>().await
-        }
-        .await;
+        let sent = self.send_pieces(&mut parts, pieces).await;
         let put = match sent {
             Ok(done) => {
                 for part in done {
@@ -404,6 +399,16 @@ impl S3Backend {
             _ => parts.abort().await,
         }
         put
+    }
+
+    /// Uploads pieces, several at once.
+    async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<Vec<(i32, String)>> {
+        // All of them are made first: a closure over a stream would keep callers from spawning this.
+        let mut waiting = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            waiting.push(parts.send(self.store(), piece)?);
+        }
+        stream::iter(waiting).buffer_unordered(PARTS_AT_ONCE).try_collect().await
     }
 
     /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
@@ -505,6 +510,13 @@ pub(super) fn already_exists(path: &VirtualPath) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("`{path}` already exists"))
         .at(path)
         .with_hint("choose another name, or overwrite it on purpose")
+}
+
+/// Others were at it all the time.
+pub(super) fn busy(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::Conflict, format!("`{path}` is being changed by others all the time"))
+        .at(path)
+        .with_hint("nothing was written; try again when they are done")
 }
 
 /// Another writer was there first.

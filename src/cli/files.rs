@@ -87,6 +87,7 @@ pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) 
         Command::Glob { pattern, path, long, max } => {
             let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
             output.entries(&found.entries, long)?;
+            output.hidden(found.hidden);
             if found.truncated {
                 let shown = plural(max as u64, "file is", "files are");
                 output.truncated(&format!("only the first {shown} shown; raise --max"));
@@ -105,6 +106,7 @@ pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) 
             };
             let found = backend.grep(&query).await?;
             output.grep(&found, context > 0)?;
+            output.hidden(found.hidden);
             return Ok(if found.matches > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
         _ => {}

@@ -104,9 +104,10 @@ impl Failure {
             Cause::Answer { status, code, .. } => match (status, code.as_str()) {
                 (409 | 412, _) | (404, "NoSuchKey") => Outcome::Condition,
                 (404, "NoSuchUpload") => Outcome::Gone,
-                (408 | 429, _) | (400, "RequestTimeout") => Outcome::NotDone,
+                // S3 says so before it begins.
+                (408 | 429, _) | (400, "RequestTimeout") | (503, "SlowDown") => Outcome::NotDone,
                 (501 | 300..=499, _) => Outcome::Refused,
-                // Also a 503: a proxy may say so after the storage has done its work.
+                // Also any other 503: a proxy may say so after the storage has done its work.
                 _ => Outcome::Lost,
             },
             // Nothing was sent.

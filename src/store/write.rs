@@ -1,6 +1,7 @@
 //! Writing: each write takes effect once, or the caller knows that it cannot be told.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::primitives::ByteStream;
@@ -185,7 +186,7 @@ impl Store {
         let mut lost: Option<Error> = None;
         let mut failures = 0;
         loop {
-            let failure = match self.attempt(write, &condition).await {
+            let failure = match Box::pin(self.attempt(write, &condition)).await {
                 Attempt::Done(etag) => return Ok(Put::Done { etag }),
                 Attempt::Failed(failure) => failure,
             };
@@ -267,7 +268,7 @@ impl Store {
                     .set_metadata(metadata)
                     .body(ByteStream::from(bytes.clone()));
                 let patience = self.upload_patience(bytes.len() as u64);
-                in_time(patience, request.send(), |put| put.e_tag).await
+                in_time(patience, Box::pin(request.send()), |put| put.e_tag).await
             }
             Payload::CopyOf { source, etag, size } => {
                 let request = self
@@ -287,7 +288,7 @@ impl Store {
                     .set_cache_control(cache_control)
                     .set_metadata(metadata);
                 let patience = self.attempt_patience + Duration::from_secs(size / SLOWEST_COPY);
-                in_time(patience, request.send(), |copy| copy.copy_object_result?.e_tag).await
+                in_time(patience, Box::pin(request.send()), |copy| copy.copy_object_result?.e_tag).await
             }
             Payload::Parts { upload, parts } => {
                 let part = |(number, etag): &(i32, String)| {
@@ -304,7 +305,8 @@ impl Store {
                     .set_if_match(condition.if_match())
                     .set_if_none_match(condition.if_none_match())
                     .multipart_upload(parts.build());
-                in_time(self.attempt_patience + PUTTING_TOGETHER, request.send(), |done| done.e_tag).await
+                in_time(self.attempt_patience + PUTTING_TOGETHER, Box::pin(request.send()), |done| done.e_tag)
+                    .await
             }
         }
     }
@@ -350,7 +352,7 @@ impl Store {
                 .bucket(&self.bucket)
                 .key(key.as_str())
                 .set_if_match(conditional.supported.then(|| etag_header(etag)));
-            let failure = match in_time(self.attempt_patience, request.send(), |_| None).await {
+            let failure = match in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await {
                 Attempt::Done(_) => return Ok(true),
                 Attempt::Failed(failure) => failure,
             };
@@ -359,14 +361,18 @@ impl Store {
                 continue;
             }
             failures += 1;
+            let exhausted = failures >= self.max_attempts;
             match failure.outcome() {
-                Outcome::Condition | Outcome::Gone if !lost => {
+                // A 409 says that another request is under way, and nothing of the version.
+                Outcome::Condition | Outcome::Gone
+                    if !lost && (exhausted || failure.status() != Some(409)) =>
+                {
                     // A 404 is as good as a deletion.
                     return Ok(failure.status() == Some(404));
                 }
                 Outcome::Refused => return Err(self.fail(failure)),
-                Outcome::NotDone if failures >= self.max_attempts => return Err(self.fail(failure)),
-                Outcome::Lost if failures >= self.max_attempts => {
+                Outcome::NotDone if exhausted => return Err(self.fail(failure)),
+                Outcome::Lost | Outcome::Condition | Outcome::Gone if exhausted => {
                     return Err(Error::uncertain(self.fail(failure)));
                 }
                 Outcome::Condition | Outcome::Gone | Outcome::NotDone => {}
@@ -413,13 +419,14 @@ impl Store {
                 .key(probe.as_str())
                 .if_match("\"00000000000000000000000000000000\"")
                 .body(ByteStream::from_static(b""));
-            let failure = match in_time(self.attempt_patience, request.send(), |put| put.e_tag).await {
-                Attempt::Done(_) => {
-                    self.delete(probe).await?;
-                    return Ok(false);
-                }
-                Attempt::Failed(failure) => failure,
-            };
+            let failure =
+                match in_time(self.attempt_patience, Box::pin(request.send()), |put| put.e_tag).await {
+                    Attempt::Done(_) => {
+                        self.delete(probe).await?;
+                        return Ok(false);
+                    }
+                    Attempt::Failed(failure) => failure,
+                };
             failures += 1;
             match failure.outcome() {
                 // 404 and 412 both say that the condition was minded.
@@ -455,14 +462,14 @@ fn not_told() -> Error {
 
 async fn in_time<T, E>(
     patience: Duration,
-    request: impl Future<Output = Result<T, E>>,
+    // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
+    request: Pin<Box<impl Future<Output = Result<T, E>>>>,
     etag: impl FnOnce(T) -> Option<String>,
 ) -> Attempt
 where
     Failure: From<E>,
 {
-    // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
-    match tokio::time::timeout(patience, Box::pin(request)).await {
+    match tokio::time::timeout(patience, request).await {
         Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
         Ok(Err(error)) => Attempt::Failed(error.into()),
         Err(_) => Attempt::Failed(Failure::timed_out()),

@@ -102,7 +102,7 @@ fn fault(request: &Request, dice: u64) -> Reply {
         2 => Reply::Reset,
         3 if writes => Reply::error(409, "ConditionalRequestConflict"),
         // The write takes effect, and nobody hears of it.
-        4..=6 if writes => Reply::ForwardThenReset,
+        4..=6 if writes => Reply::ForwardLost(None),
         4 => Reply::ForwardCut(0),
         _ => Reply::Forward,
     }
@@ -161,7 +161,7 @@ async fn losing_the_first_answer(b: &Bucket) -> (Arc<AtomicBool>, Arc<tokio::syn
     let wire = Wire::start(Some(&b.endpoint), move |request, _| {
         let probe = request.target.contains(".skillfs-probe-");
         if request.method == "PUT" && !probe && !flag.swap(true, Ordering::SeqCst) {
-            return Reply::ForwardThenReset;
+            return Reply::ForwardLost(None);
         }
         if flag.load(Ordering::SeqCst) { Reply::ForwardWhen(gate.clone()) } else { Reply::Forward }
     })
@@ -290,7 +290,7 @@ async fn a_lost_deletion_does_not_take_another_file_with_it() {
         let (raw, name) = (b.raw.clone(), b.name.clone());
         let wire = Wire::start(Some(&b.endpoint), move |request, _| {
             if request.method == "DELETE" && first.swap(false, Ordering::SeqCst) {
-                return Reply::ForwardThenReset;
+                return Reply::ForwardLost(None);
             }
             Reply::ForwardAfter(Duration::from_millis(300))
         })
@@ -370,7 +370,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
         assert!(!s.capabilities().await.unwrap().conditional_writes);
         // What the question may have made is taken away again.
         let asked = wire.take();
-        let deleted = asked.last().filter(|request| request.method == "DELETE").is_some();
+        let deleted = asked.last().is_some_and(|request| request.method == "DELETE");
         assert_eq!(deleted, ignores);
         assert_eq!(asked[0].target, asked[asked.len() - 1].target.replace("DeleteObject", "PutObject"));
         for error in [

@@ -14,7 +14,7 @@ use crate::support::{Bucket, session};
 
 /// What stands behind a mount's prefix: plain names, names that share prefixes, and keys that no
 /// path names.
-const RELATIVE: [&str; 30] = [
+pub(super) const RELATIVE: [&str; 30] = [
     "a",
     "a/b",
     "a/b/c.md",
@@ -48,9 +48,9 @@ const RELATIVE: [&str; 30] = [
 ];
 
 /// The first tenant's prefixes and the second's, which begin alike.
-const MINE: [(&str, &str); 3] =
+pub(super) const MINE: [(&str, &str); 3] =
     [("/skills", "u1/skills/"), ("/ticket", "tickets/k1/"), ("/workspace", "threads/1/")];
-const OTHERS: [&str; 4] = ["u10/skills/", "tickets/k10/", "threads/10/", "u1/.skillfs/"];
+pub(super) const OTHERS: [&str; 4] = ["u10/skills/", "tickets/k10/", "threads/10/", "u1/.skillfs/"];
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -78,10 +78,10 @@ fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// All keys of the bucket.
-type Model = BTreeMap<String, Vec<u8>>;
+pub(super) type Model = BTreeMap<String, Vec<u8>>;
 
 /// Whether a path can have this segment: written down again here, on purpose.
-fn nameable(segment: &str) -> bool {
+pub(super) fn nameable(segment: &str) -> bool {
     let once = segment.to_lowercase().replace("%2e", ".");
     !segment.is_empty()
         && once != "."
@@ -91,7 +91,7 @@ fn nameable(segment: &str) -> bool {
 }
 
 /// The entries below a prefix, as (relative path, is directory), and how many keys are hidden.
-fn expected(model: &Model, prefix: &str) -> (BTreeSet<(String, bool)>, u64) {
+pub(super) fn expected(model: &Model, prefix: &str) -> (BTreeSet<(String, bool)>, u64) {
     let (mut entries, mut hidden) = (BTreeSet::new(), 0);
     for (key, content) in model {
         let Some(relative) = key.strip_prefix(prefix) else { continue };
@@ -110,7 +110,7 @@ fn expected(model: &Model, prefix: &str) -> (BTreeSet<(String, bool)>, u64) {
 }
 
 /// Checks every mount's listing, and reading in those mounts that `touched` names.
-async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&str) -> bool) {
+pub(super) async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&str) -> bool) {
     for (mount, prefix) in MINE {
         let (entries, hidden) = expected(model, prefix);
         let full = |(relative, directory): &(String, bool)| (format!("{mount}/{relative}"), *directory);
@@ -152,7 +152,7 @@ async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&str) -> boo
     }
 }
 
-async fn check_path(
+pub(super) async fn check_path(
     backend: &S3Backend,
     model: &Model,
     entries: &BTreeSet<(String, bool)>,
@@ -227,26 +227,36 @@ async fn run(bucket: &Bucket, steps: &[Step]) {
 }
 
 /// The seed is fixed, so that a failure comes again; proptest shrinks it.
-fn explore(cases: u32, length: usize, run: impl Fn(Vec<Step>)) {
+pub(super) fn explore<S: Strategy>(cases: u32, strategy: &S, run: impl Fn(S::Value)) {
+    explore_with(RngAlgorithm::ChaCha, cases, strategy, run);
+}
+
+/// The same with other numbers.
+pub(super) fn explore_with<S: Strategy>(
+    numbers: RngAlgorithm,
+    cases: u32,
+    strategy: &S,
+    run: impl Fn(S::Value),
+) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let rng = TestRng::deterministic_rng(numbers);
     let mut runner = TestRunner::new_with_rng(config, rng);
     runner
-        .run(&steps(length), |steps| {
+        .run(strategy, |steps| {
             run(steps);
             Ok(())
         })
         .unwrap();
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 #[test]
 fn embedded_agrees_with_the_model() {
     let runtime = runtime();
-    explore(24, 16, |steps| {
+    explore(24, &steps(16), |steps| {
         runtime.block_on(async {
             run(&Bucket::embedded().await, &steps).await;
         });
@@ -258,7 +268,7 @@ fn embedded_agrees_with_the_model() {
 fn localstack_agrees_with_the_model() {
     let runtime = runtime();
     let bucket = runtime.block_on(Bucket::localstack());
-    explore(5, 10, |steps| runtime.block_on(run(&bucket, &steps)));
+    explore(5, &steps(10), |steps| runtime.block_on(run(&bucket, &steps)));
 }
 
 /// All keys of the alphabet at once, for both tenants.
@@ -428,8 +438,6 @@ fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
 #[test]
 fn layers_agree_with_the_model() {
     let runtime = runtime();
-    let config = Config { cases: 24, failure_persistence: None, ..Config::default() };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let run = |steps: Vec<Step>| async move {
         let bucket = Bucket::embedded().await;
         let libraries = ["acme", "more"].map(|id| skillfs::LibraryId::parse(id).unwrap()).to_vec();
@@ -449,10 +457,5 @@ fn layers_agree_with_the_model() {
             check_union(&backend, &model).await;
         }
     };
-    runner
-        .run(&layered_steps(), |steps| {
-            runtime.block_on(run(steps));
-            Ok(())
-        })
-        .unwrap();
+    explore(24, &layered_steps(), |steps| runtime.block_on(run(steps)));
 }

@@ -1,9 +1,12 @@
 //! `read`, windows of lines, bytes: what is text, what is not, and what is too much.
 
-use skillfs::{ErrorKind, Settings, SkillFs, Window};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use skillfs::{ErrorKind, S3Backend, Settings, SkillFs, Window};
 
 use crate::support::wire::{Reply, Wire};
-use crate::support::{Bucket, on_every_server, session, settings};
+use crate::support::{Bucket, Seeded, latin1, on_every_server, session, settings, utf16};
 
 on_every_server!(
     text_in_many_encodings,
@@ -17,14 +20,6 @@ on_every_server!(
     a_file_around_the_first_request_comes_whole,
     bytes_and_ranges_of_bytes,
 );
-
-fn latin1(text: &str) -> Vec<u8> {
-    text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
-}
-
-fn utf16(text: &str, to: fn(u16) -> [u8; 2]) -> Vec<u8> {
-    std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(to).collect()
-}
 
 fn window(offset: u64, limit: u64) -> Window {
     Window { offset, limit: Some(limit) }
@@ -300,4 +295,213 @@ async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
     assert_eq!(requests.len(), 2);
     assert!(requests.iter().all(|r| r.header("range") == Some("bytes=0-65535")));
     assert_eq!(backend.read_bytes("/skills/huge.bin", ..1000).await.unwrap().bytes.len(), 1000);
+}
+
+/// A text of 1 GB that exists nowhere: what it holds follows from where it is.
+struct Synthetic {
+    backend: S3Backend,
+    wire: Wire,
+    /// Bytes that were asked for.
+    asked: Arc<AtomicU64>,
+    version: Arc<AtomicU64>,
+}
+
+impl Synthetic {
+    const LINE: u64 = 100;
+    const LINES: u64 = 10_000_000;
+    const SIZE: u64 = Self::LINE * Self::LINES;
+
+    fn line(number: u64, version: u64) -> String {
+        let text = format!("línea {number} de la versión {version}: ");
+        let room = Self::LINE as usize - 1 - text.len();
+        format!("{text}{}\n", "-".repeat(room))
+    }
+
+    fn bytes(first: u64, last: u64, version: u64) -> Vec<u8> {
+        let (from, to) = (first / Self::LINE, last / Self::LINE);
+        let lines: String = (from..=to).map(|number| Self::line(number, version)).collect();
+        let start = (first - from * Self::LINE) as usize;
+        lines.as_bytes()[start..start + (last - first + 1) as usize].to_vec()
+    }
+
+    async fn serve() -> Self {
+        let (asked, version) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
+        let (counter, current) = (asked.clone(), version.clone());
+        let wire = Wire::start(None, move |request, _| {
+            let version = current.load(Ordering::SeqCst);
+            if request.header("if-match").is_some_and(|etag| etag != format!("\"v{version}\"")) {
+                return Reply::error(412, "PreconditionFailed");
+            }
+            let range = request.header("range").and_then(|range| range.strip_prefix("bytes="));
+            let (first, last) = range.and_then(|range| range.split_once('-')).unwrap();
+            let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
+            counter.fetch_add(last - first + 1, Ordering::SeqCst);
+            let mut reply = format!(
+                "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {first}-{last}/{}\r\n\
+                 etag: \"v{version}\"\r\nlast-modified: Mon, 16 Nov 2026 00:00:00 GMT\r\nconnection: close\r\n\r\n",
+                last - first + 1,
+                Self::SIZE,
+            )
+            .into_bytes();
+            reply.extend(Self::bytes(first, last, version));
+            Reply::Raw(reply)
+        })
+        .await;
+        let credentials = skillfs::StaticCredentials::new("a", "b");
+        let fs = crate::support::connect(&wire.endpoint, &credentials, "bucket").await;
+        Self { backend: fs.session(&session("u1", "1", "k1")), wire, asked, version }
+    }
+
+    /// Reads a window, checks it, and tells requests and bytes.
+    async fn read(&self, offset: u64, limit: u64) -> (usize, u64) {
+        let read = self.backend.read_window("huge.log", window(offset, limit)).await.unwrap();
+        let version = self.version.load(Ordering::SeqCst);
+        let expected: String = (offset..offset + limit).map(|number| Self::line(number, version)).collect();
+        assert!(read.content == expected, "{offset}, {limit}");
+        assert_eq!((read.lines, read.total_lines, read.next_offset), (limit, None, Some(offset + limit)));
+        assert_eq!(read.etag, Some(format!("v{version}")));
+        (self.wire.take().len(), self.asked.swap(0, Ordering::SeqCst))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_of_a_long_file_starts_where_others_have_been() {
+    const MIB: u64 = 1024 * 1024;
+    let file = Synthetic::serve().await;
+    let (requests, bytes) = file.read(0, 100).await;
+    assert!(requests == 1 && bytes < 2 * MIB, "{requests} requests, {bytes} bytes");
+    // The first one that lies deep goes through all that is before it.
+    let (requests, bytes) = file.read(600_000, 100).await;
+    assert!(requests < 12 && bytes > 59 * MIB && bytes < 100 * MIB, "{requests} requests, {bytes} bytes");
+    // What is behind it, before it, and the same again does not.
+    for (offset, limit) in [
+        (600_000, 100),
+        (600_100, 100),
+        (602_000, 1_000),
+        (599_000, 1_000),
+        (300_000, 1),
+        (123_456, 500),
+        (10_500, 2),
+        (600_000, 0),
+        (0, 10),
+        (605_000, 50),
+    ] {
+        let (requests, bytes) = file.read(offset, limit).await;
+        assert!(requests <= 4 && bytes < 4 * MIB, "{offset}: {requests} requests, {bytes} bytes");
+    }
+    // Another version is another file.
+    file.version.store(2, Ordering::SeqCst);
+    let (_, bytes) = file.read(200_000, 10).await;
+    assert!(bytes > 19 * MIB, "{bytes} bytes of the new version");
+    let (requests, bytes) = file.read(200_005, 10).await;
+    assert!(requests <= 4 && bytes < 4 * MIB, "{requests} requests, {bytes} bytes");
+}
+
+/// Lines of many lengths, some of them empty, with both kinds of ends.
+fn many_lines(random: &mut Seeded, bytes: usize, words: &[&str]) -> String {
+    let mut text = String::with_capacity(bytes + 4_000);
+    while text.len() < bytes {
+        let length = if random.below(500) == 0 { 400 } else { random.below(30) };
+        for _ in 0..length {
+            text.push_str(words[random.below(words.len())]);
+        }
+        text.push_str(if random.below(5) == 0 { "\r\n" } else { "\n" });
+    }
+    text.push_str("fin");
+    text
+}
+
+/// Windows in any order are what a split of the whole says.
+async fn windows_are_right(content: &str, bytes: Vec<u8>, encoding: &str) {
+    const MOST: u64 = 50_000;
+    let (embedded, fs) = limited(MOST).await;
+    let size = bytes.len() as u64;
+    embedded.put("big-bucket", "threads/1/x.txt", bytes).await.unwrap();
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let lines: Vec<&str> = content.split_inclusive('\n').collect();
+    let total = lines.len();
+    let mut random = Seeded::new(11);
+    let mut ended = false;
+    for round in 0..100 {
+        let offset = match round % 20 {
+            7 => total - 1 - random.below(20),
+            13 => random.below(50),
+            _ => random.below(total + 5),
+        };
+        let limit = match random.below(10) {
+            0 => 400 + random.below(2_000),
+            1 => 0,
+            _ => random.below(150),
+        };
+        let (from, to) = (offset.min(total), (offset + limit).min(total));
+        let expected = lines[from..to].concat();
+        let read = backend.read_window("x.txt", window(offset as u64, limit as u64)).await;
+        if expected.len() as u64 > MOST {
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::TooLarge, "{offset}, {limit}");
+            continue;
+        }
+        let read = read.unwrap();
+        assert!(read.content == expected, "{encoding} {offset}, {limit}");
+        assert_eq!((read.encoding, read.lines, read.size), (encoding, (to - from) as u64, size));
+        // Once the end was seen it is known.
+        ended |= offset + limit >= total;
+        if ended {
+            assert_eq!(read.total_lines, Some(total as u64), "{offset}, {limit}");
+        }
+        let next = (offset + limit < total).then_some((offset + limit) as u64);
+        assert_eq!(read.next_offset, next, "{offset}, {limit}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_a_long_file_are_right_in_any_order() {
+    let words = ["casa ", "ñandú ", "año ", "🦀", "— ", "x", "\t", "日本語 "];
+    let content = many_lines(&mut Seeded::new(3), 30 << 20, &words);
+    windows_are_right(&content, content.clone().into_bytes(), "UTF-8").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn windows_of_a_long_legacy_file_are_right_in_any_order() {
+    let words = ["casa ", "señora ", "año ", "España ", "el camión ", "x", "\t", "Muñoz "];
+    let content = many_lines(&mut Seeded::new(5), 30 << 20, &words);
+    windows_are_right(&content, latin1(&content), "windows-1252").await;
+}
+
+#[tokio::test]
+async fn what_is_known_of_plain_lines_is_dropped_when_the_file_turns_legacy() {
+    let (embedded, fs) = limited(50_000).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let mut content: String = (0..400_000).map(|i| format!("line {i}\n")).collect();
+    content.push_str(&"el señor Muñoz\n".repeat(200_000));
+    let lines: Vec<&str> = content.split_inclusive('\n').collect();
+    // Windows that many ask for at once are right, too.
+    let offsets = [399_000, 10, 250_000, 399_990, 450_000, 599_990, 100, 300_000, 420_000];
+    for (name, at_once) in [("one.txt", 1), ("two.txt", 9)] {
+        embedded.put("big-bucket", &format!("threads/1/{name}"), latin1(&content)).await.unwrap();
+        for chunk in offsets.chunks(at_once) {
+            let reads = chunk.iter().map(|offset| backend.read_window(name, window(*offset, 20)));
+            for (offset, read) in chunk.iter().zip(futures_util::future::join_all(reads).await) {
+                let from = *offset as usize;
+                let read = read.unwrap();
+                assert_eq!(read.content, lines[from..(from + 20).min(lines.len())].concat(), "{offset}");
+            }
+        }
+    }
+}
+
+/// A window must not depend on where a file was cut on its way here.
+#[tokio::test]
+async fn a_letter_of_legacy_text_across_the_first_border_is_read() {
+    let (embedded, fs) = limited(70_000).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let line = "ñandú en España y la señora Muñoz, año 1998\n";
+    for at in [65_533, 65_534, 65_535, 65_536, 65_537] {
+        let mut bytes = vec![b'.'; at - 1];
+        bytes.push(b'\n');
+        bytes.extend(latin1(line));
+        bytes.extend("plain\n".repeat(10_000).into_bytes());
+        embedded.put("big-bucket", "threads/1/x.txt", bytes).await.unwrap();
+        let read = backend.read_window("x.txt", window(1, 1)).await.unwrap();
+        assert_eq!((read.content.as_str(), read.encoding), (line, "windows-1252"), "{at}");
+    }
 }

@@ -181,3 +181,27 @@ pub fn names(entries: &[Entry]) -> Vec<String> {
     };
     entries.iter().map(name).collect()
 }
+
+/// Text in a single-byte encoding; it has to fit.
+pub fn latin1(text: &str) -> Vec<u8> {
+    text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
+}
+
+/// Text in UTF-16 with its byte order mark.
+pub fn utf16(text: &str, to: fn(u16) -> [u8; 2]) -> Vec<u8> {
+    std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(to).collect()
+}
+
+/// Numbers that look random and are the same every time.
+pub struct Seeded(u64);
+
+impl Seeded {
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % limit
+    }
+}

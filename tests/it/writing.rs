@@ -660,7 +660,7 @@ async fn a_source_that_changes_while_it_is_moved_stays() {
     let moved = async {
         tokio::select! { moved = s.move_to("/workspace/from", "/workspace/to") => moved, () = meanwhile => panic!() }
     };
-    let error = moved.await.unwrap_err();
+    let error = Box::pin(moved).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.message().contains("`/workspace/from/b.md`"), "{error}");
     assert!(!error.may_have_taken_effect());

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -48,10 +49,10 @@ pub enum Reply {
     ForwardAfter(Duration),
     /// Goes to the storage when the test says so.
     ForwardWhen(Arc<Notify>),
-    /// Goes to the storage and takes effect; the answer is lost.
-    ForwardThenReset,
     /// Goes to the storage and takes effect; then it is told, and the answer never comes.
     ForwardThenStall(Arc<Notify>),
+    /// Goes to the storage and takes effect; then something may happen, and the connection is reset.
+    ForwardLost(Option<Hook>),
     /// These bytes, then the end.
     Raw(Vec<u8>),
     /// The connection is reset.
@@ -66,6 +67,16 @@ impl Reply {
         let body =
             format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>injected</Message></Error>");
         Self::Raw(response(status, "application/xml", body.as_bytes()))
+    }
+}
+
+/// What happens between the storage's answer and its loss.
+#[derive(Clone)]
+pub struct Hook(pub Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>);
+
+impl std::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hook")
     }
 }
 
@@ -92,6 +103,8 @@ pub struct Wire {
 struct Flying {
     now: AtomicUsize,
     most: AtomicUsize,
+    /// Those that came in whole, and are not answered yet.
+    unanswered: AtomicUsize,
 }
 
 impl Wire {
@@ -114,7 +127,7 @@ impl Wire {
                 tokio::spawn(async move {
                     let now = flying.now.fetch_add(1, Ordering::SeqCst) + 1;
                     flying.most.fetch_max(now, Ordering::SeqCst);
-                    let _ = answer(socket, &*decide, &written, upstream.as_deref()).await;
+                    let _ = answer(socket, &*decide, &written, upstream.as_deref(), &flying).await;
                     flying.now.fetch_sub(1, Ordering::SeqCst);
                 });
             }
@@ -131,6 +144,13 @@ impl Wire {
     pub async fn settled(&self, most: usize) {
         while self.flying.now.load(Ordering::SeqCst) > most {
             tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until no request is on its way to the storage, also of those that nobody waits for.
+    pub async fn quiet(&self) {
+        while self.flying.unanswered.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
@@ -152,12 +172,40 @@ async fn answer(
     decide: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
     log: &Mutex<Vec<Request>>,
     upstream: Option<&str>,
+    flying: &Flying,
 ) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let request = read_request(&mut socket).await?;
+    let _unanswered = Unanswered::new(flying);
+    reply(socket, &request, decide, log, upstream).await
+}
+
+/// A request that came in whole, until it is answered.
+struct Unanswered<'f>(&'f Flying);
+
+impl<'f> Unanswered<'f> {
+    fn new(flying: &'f Flying) -> Self {
+        flying.unanswered.fetch_add(1, Ordering::SeqCst);
+        Self(flying)
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        self.0.unanswered.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+async fn reply(
+    mut socket: TcpStream,
+    request: &Request,
+    decide: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
+    log: &Mutex<Vec<Request>>,
+    upstream: Option<&str>,
+) -> std::io::Result<()> {
     let reply = {
         let mut log = log.lock().unwrap();
-        let reply = decide(&request, log.len());
+        let reply = decide(request, log.len());
         log.push(request.clone());
         reply
     };
@@ -166,34 +214,37 @@ async fn answer(
         Reply::Reset => socket.set_zero_linger()?,
         Reply::Stall => std::future::pending().await,
         Reply::Forward => {
-            let bytes = forward(&request, upstream.unwrap()).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
             socket.write_all(&bytes).await?;
         }
         Reply::ForwardAfter(pause) => {
             tokio::time::sleep(pause).await;
-            let bytes = forward(&request, upstream.unwrap()).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
             socket.write_all(&bytes).await?;
         }
         Reply::ForwardWhen(go) => {
             go.notified().await;
-            let bytes = forward(&request, upstream.unwrap()).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
             socket.write_all(&bytes).await?;
         }
-        Reply::ForwardThenReset => {
-            forward(&request, upstream.unwrap()).await?;
-            socket.set_zero_linger()?;
-        }
         Reply::ForwardThenStall(done) => {
-            forward(&request, upstream.unwrap()).await?;
+            forward(request, upstream.unwrap()).await?;
             done.notify_one();
             std::future::pending::<()>().await;
         }
+        Reply::ForwardLost(hook) => {
+            forward(request, upstream.unwrap()).await?;
+            if let Some(Hook(hook)) = hook {
+                hook().await;
+            }
+            socket.set_zero_linger()?;
+        }
         Reply::ForwardCut(at) => {
-            let bytes = forward(&request, upstream.unwrap()).await?;
-            socket.write_all(&bytes[..body_start(&bytes) + at]).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
+            socket.write_all(&bytes[..bytes.len().min(body_start(&bytes) + at)]).await?;
         }
         Reply::ForwardTrickle(pause) => {
-            let bytes = forward(&request, upstream.unwrap()).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
             let (head, body) = bytes.split_at(body_start(&bytes));
             socket.write_all(head).await?;
             for byte in body {
@@ -202,7 +253,7 @@ async fn answer(
             }
         }
         Reply::ForwardStall(at) => {
-            let bytes = forward(&request, upstream.unwrap()).await?;
+            let bytes = forward(request, upstream.unwrap()).await?;
             socket.write_all(&bytes[..body_start(&bytes) + at]).await?;
             std::future::pending::<()>().await;
         }
