@@ -14,7 +14,7 @@
 
 use futures_util::TryStreamExt;
 use skillfs::embedded::Embedded;
-use skillfs::{Depth, ErrorKind, Session, Settings, SkillFs, ThreadId, UserId, Window};
+use skillfs::{Depth, ErrorKind, Grep, Session, Settings, SkillFs, ThreadId, UserId, Window};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,13 +50,31 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
+    // Two agents of one thread add to one file at once: none loses a line.
+    backend.write("plan.md", "# Plan\n").await?;
+    let (one, other) = (backend.clone(), backend.clone());
+    let (one, other) = tokio::join!(
+        one.append("plan.md", "- draft the deed\n"),
+        other.edit("plan.md", "# Plan\n", "# Plan\n- call the buyer\n")
+    );
+    match one.map(|_| ()).and(other.map(|_| ())) {
+        Ok(()) => println!("{}", backend.read("plan.md").await?.content),
+        // Nothing tells whether the change took effect: look before repeating it.
+        Err(error) if error.may_have_taken_effect() => println!("look again: {error}"),
+        Err(error) => println!("not done: {error}"),
+    }
+    for line in backend.grep(&Grep::new("buyer")).await?.lines {
+        println!("{}:{}:{}", line.path, line.line, line.text);
+    }
+
     let requests = fs.requests();
     println!(
-        "{} requests: {} LIST, {} GET, {} HEAD",
+        "{} requests: {} LIST, {} GET, {} HEAD, {} PUT",
         requests.total(),
         requests.list,
         requests.get,
-        requests.head
+        requests.head,
+        requests.put
     );
     Ok(())
 }
