@@ -92,7 +92,7 @@ impl S3Backend {
     /// Writes a file from a stream of unknown length, in parts when it is long. Nothing is seen of it
     /// before it is complete; when the stream fails, or this future is dropped, nothing is left.
     ///
-    /// Holds up to five parts in memory.
+    /// Holds up to seven parts in memory, some 60 MB by default.
     ///
     /// # Errors
     /// As [`S3Backend::write_with`]; [`ErrorKind::InvalidInput`] when the stream fails.
