@@ -8,6 +8,7 @@ mod skills;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use tracing_subscriber::filter::Targets;
@@ -23,9 +24,17 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 use crate::mount::{Access, Grants, Mounts, Session};
 use crate::path::VirtualPath;
+use crate::store::all_aborted;
 
 /// The bucket of an embedded store that is given no other.
 const EMBEDDED_BUCKET: &str = "skillfs";
+
+/// How long the last work may take behind the end of a command.
+const LAST_WORK: Duration = Duration::from_millis(500);
+/// How long an interrupted command may take to clean up.
+const TAKING_BACK: Duration = Duration::from_secs(5);
+/// What shells take for an interrupted program.
+const INTERRUPTED: u8 = 130;
 
 /// The whole program: reads the arguments of the process, runs, and tells the exit code.
 #[must_use]
@@ -51,7 +60,10 @@ pub fn main() -> ExitCode {
     if args.global.verbose == 0 {
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let done = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(run(args, &output))));
+    let done =
+        std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(until_interrupted(args, &output))));
+    // Not for ever: a read from a terminal that nobody types on any more would hold it up.
+    runtime.shutdown_timeout(LAST_WORK);
     match done {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => output.failure(&error),
@@ -60,6 +72,21 @@ pub fn main() -> ExitCode {
                 .with_hint("run it again with `-v` to see where, and please report that"),
         ),
     }
+}
+
+/// Runs a command until it ends or the user ends it; what it had half done is then taken back.
+async fn until_interrupted(args: Args, output: &Output) -> Result<ExitCode> {
+    tokio::select! {
+        done = run(args, output) => return done,
+        Ok(()) = tokio::signal::ctrl_c() => {}
+    }
+    output.note("interrupted: each file is as it was, or as it was to be");
+    // Who asks twice does not want to wait.
+    tokio::select! {
+        _ = tokio::time::timeout(TAKING_BACK, all_aborted()) => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+    Ok(ExitCode::from(INTERRUPTED))
 }
 
 /// Runs a command. `ExitCode` 1 is a plain no; failures come back as errors.
@@ -72,22 +99,20 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     if let Command::Admin(command) = command {
         return skills::admin(command, output).await;
     }
-    let mut writes = false;
-    if let Command::Write { path, .. } | Command::Append { path, .. } = &command {
-        // What is refused makes no store.
+    let mut content = None;
+    if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
+        // What is refused makes no store, and content is asked for only where it may go.
         Mounts::of(&session(&global)?).target(&VirtualPath::parse(path)?)?;
-        writes = true;
+        content = Some(files::open(source, output).await?);
     }
-    let backend = open(&global, writes, output).await?;
+    let backend = open(&global, content.is_some(), output).await?;
     match command {
         Command::Ls { path, long, recursive } => {
             let listing =
                 if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
             output.listing(&listing, long)?;
             output.hidden(listing.hidden);
-            if backend.mounts().next().is_none() {
-                output.note("this session has no mounts; name a user, a thread or a ticket");
-            }
+            output.mounts(&backend);
         }
         Command::Read { path, offset, limit, number } => {
             let window = Window { offset: offset.unwrap_or(0), limit };
@@ -110,7 +135,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         }
         Command::Skills(command) => skills::run(&backend, command, output).await?,
         Command::Admin(_) | Command::Demo => {}
-        command => return files::run(&backend, command, output).await,
+        command => return files::run(&backend, command, content, output).await,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -132,8 +157,10 @@ async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backen
             }
             let embedded = Embedded::open(directory).await?;
             let settings = embedded_settings(global);
-            if new {
+            if writes {
                 embedded.create_bucket(&settings.bucket).await?;
+            }
+            if new {
                 output.note(&format!("made a new store in `{shown}`"));
             }
             SkillFs::embedded(&embedded, &settings).await?

@@ -132,13 +132,32 @@ impl Embedded {
         bucket: &str,
         objects: impl IntoIterator<Item = (String, Bytes)>,
     ) -> Result<()> {
+        self.put_many(bucket, objects, true).await
+    }
+
+    /// The same for objects that are not there; those that are stay as they are.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn put_missing(
+        &self,
+        bucket: &str,
+        objects: impl IntoIterator<Item = (String, Bytes)>,
+    ) -> Result<()> {
+        self.put_many(bucket, objects, false).await
+    }
+
+    async fn put_many(
+        &self,
+        bucket: &str,
+        objects: impl IntoIterator<Item = (String, Bytes)>,
+        overwrite: bool,
+    ) -> Result<()> {
         let objects: Vec<_> = objects.into_iter().collect();
         if let Some((key, _)) = objects.iter().find(|(key, _)| key.is_empty() || !s3s::path::check_key(key)) {
             return Err(Error::new(ErrorKind::InvalidInput, format!("invalid key of {} bytes", key.len()))
                 .with_hint("a key has 1 to 1,024 bytes"));
         }
         let bucket = bucket.to_owned();
-        self.db.run(move |db| db.put_all(&bucket, &objects)).await.map_err(not_written)
+        self.db.run(move |db| db.put_all(&bucket, &objects, overwrite)).await.map_err(not_written)
     }
 
     /// Serves the store on a listener, until `shutdown` resolves: for tools that are no part of

@@ -212,7 +212,11 @@ fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> {
     if key.len() > MAX_KEY_BYTES {
         return Err(Error::new(
             ErrorKind::InvalidPath,
-            format!("invalid path: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}", key.len()),
+            format!(
+                "invalid path `{}`: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}",
+                shorten(path.as_str()),
+                key.len()
+            ),
         )
         .at(path)
         .with_hint("use shorter or fewer directory names"));
@@ -391,7 +395,7 @@ impl Mounts {
             Some(SKILLS) => {
                 return refused(
                     format!("`{path}` is read-only: `/skills` takes no writes"),
-                    "copy it to `/workspace` and change the copy; administrators publish skills",
+                    "work in `/workspace`, on a copy (`cp`) where you need one; administrators publish skills",
                 );
             }
             Some(_) => {}
@@ -400,7 +404,7 @@ impl Mounts {
         if mount.access != Access::ReadWrite {
             let hint = match mount.path.name() {
                 Some("ticket") => "open the session with the grant to write it (`--grant ticket-write`)",
-                _ => "open the session with the grant to write it",
+                _ => "open the session with the grant to write it (without `--read-only`)",
             };
             return refused(
                 format!("`{path}` is read-only: this session may not write to `{}`", mount.path),

@@ -27,6 +27,8 @@ use self::failure::Failure;
 pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
 use self::intercept::{Counters, ServerClock};
+#[cfg(feature = "cli")]
+pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{PartSource, Parts};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::entry::Depth;

@@ -283,7 +283,9 @@ fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -
         |message: String, hint: &str| Error::new(ErrorKind::InvalidInput, message).at(path).with_hint(hint);
     let shown = shorten(old);
     match error {
-        ReplaceError::Binary(Binary(mime)) => binary_file(path, mime, size),
+        ReplaceError::Binary(Binary(mime)) => {
+            binary_file(path, mime, size).with_hint("write it anew as a whole, or append bytes to it")
+        }
         ReplaceError::Absent { line_ends: true } => invalid(
             format!("`{path}` does not hold the text to replace: `{shown}`"),
             "the file ends its lines with \\r\\n: write them so",

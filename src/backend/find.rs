@@ -13,7 +13,7 @@ use super::S3Backend;
 use super::list::file;
 use super::union::below_mount;
 use crate::entry::{Depth, Entry};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::VirtualPath;
 use crate::pattern::Pattern;
@@ -241,7 +241,8 @@ impl FileWalk {
         }
         match listable(&top) {
             Ok(place) => Ok(place.into_iter().collect()),
-            // A pattern that names a mount that is not there, or is too long, matches nothing.
+            // A pattern may name what no file can be called; but its mount must be there.
+            Err(error) if self.root.path.is_root() && error.kind() == ErrorKind::NotFound => Err(error),
             Err(_) if top != self.root.path => Ok(VecDeque::new()),
             Err(error) => Err(error),
         }

@@ -213,7 +213,18 @@ impl S3Backend {
             }
             Source::Tree { items, hidden } => {
                 if there.file && !there.directory {
-                    return Err(super::list::not_a_directory(&target.path));
+                    return Err(super::list::not_a_directory(&target.path)
+                        .with_hint("choose another target, or delete the file first"));
+                }
+                // A file could be overwritten before it is copied.
+                if is_inside(from, &target.path) {
+                    let name = from.name().unwrap_or_default();
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        format!("`{from}` lies inside its target `{}`", target.path),
+                    )
+                    .at(from)
+                    .with_hint(format!("name it in the target: `{}/{name}`", target.path)));
                 }
                 (items, hidden)
             }
@@ -470,18 +481,18 @@ fn file_source(from: &VirtualPath, key: ObjectKey, target: &Target) -> Result<So
     Ok(Source::File(Box::new(Item { path, key, to, target: target_key, marker: false })))
 }
 
-/// Neither may lie inside the other: a file could be overwritten before it is copied.
+/// A target is something else than its source, and not inside it.
 fn check_apart(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
-    let inside = |inner: &VirtualPath, outer: &VirtualPath| {
-        outer.is_root()
-            || inner.as_str().strip_prefix(outer.as_str()).is_some_and(|rest| rest.starts_with('/'))
-    };
     let problem = if from == to {
         format!("`{from}` and its target are the same")
-    } else if inside(to, from) || inside(from, to) {
-        format!("`{from}` and `{to}` lie inside each other")
+    } else if is_inside(to, from) {
+        format!("`{to}` lies inside `{from}`")
     } else {
         return Ok(());
     };
     Err(Error::new(ErrorKind::InvalidInput, problem).at(from).with_hint("choose a target beside the source"))
+}
+
+fn is_inside(inner: &VirtualPath, outer: &VirtualPath) -> bool {
+    outer.is_root() || inner.as_str().strip_prefix(outer.as_str()).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -131,12 +131,6 @@ impl S3Backend {
         stream::iter(paths).map(read).buffered(BATCH).collect().await
     }
 
-    /// Whether a file of this name may be written by this session, before its content is asked for.
-    #[cfg(feature = "cli")]
-    pub(crate) fn may_write(&self, path: impl IntoPath) -> Result<()> {
-        self.file_target(&path.into_path()?).map(|_| ())
-    }
-
     /// The same session, for a caller who accepts that on a server without conditional writes an edit, an
     /// append or a conditional write may overwrite what another wrote at the same time.
     #[must_use]
@@ -160,7 +154,7 @@ impl S3Backend {
     async fn minds_conditions(&self, target: &Target) -> Result<bool> {
         let probe = target.probe(&format!(".skillfs-probe-{}", WriteId::new()?.as_str()));
         let minds = self.store().conditional_writes(&probe).await;
-        minds.map_err(|e| e.during("try conditional writes for", &target.path))
+        minds.map_err(|e| e.during("write", &target.path))
     }
 
     /// Whether conditions can be used: `false` only when the caller accepts to go without.
@@ -238,7 +232,7 @@ impl S3Backend {
             (WriteMode::IfMatch(wanted), now)
                 if now.as_ref().and_then(|meta| meta.etag.as_deref()) != Some(bare(wanted)) =>
             {
-                Err(changed(path, now.and_then(|meta| meta.etag).as_deref()))
+                Err(another_version(path, bare(wanted), now.and_then(|meta| meta.etag).as_deref()))
             }
             _ => Ok(()),
         }
@@ -498,7 +492,9 @@ fn bare(etag: &str) -> &str {
 }
 
 fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
-    if !bare(etag).is_empty() && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
+    // Neither any version nor nearly this one: both would overwrite what was not seen.
+    let named = !bare(etag).is_empty() && bare(etag) != "*" && !etag.starts_with("W/");
+    if named && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
         return Ok(());
     }
     Err(Error::new(ErrorKind::InvalidInput, format!("`{}` is no ETag", crate::error::shorten(etag)))
@@ -510,6 +506,19 @@ pub(super) fn already_exists(path: &VirtualPath) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("`{path}` already exists"))
         .at(path)
         .with_hint("choose another name, or overwrite it on purpose")
+}
+
+/// The file is not the version that was named.
+fn another_version(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Error {
+    let (now, hint) = match etag {
+        Some(etag) => (format!("its ETag is now `{etag}`"), "nothing was written; read it again, then retry"),
+        None => {
+            ("it is not there".to_owned(), "nothing was written; to create it, write it without a condition")
+        }
+    };
+    Error::new(ErrorKind::Conflict, format!("`{path}` is not the version `{wanted}`: {now}"))
+        .at(path)
+        .with_hint(hint)
 }
 
 /// Others were at it all the time.

@@ -284,7 +284,7 @@ pub(super) enum Command {
     /// Show a session on sample skills, with no set-up
     ///
     /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
-    /// stays in DIR, to try the other commands on.
+    /// stays in DIR, to try the other commands on; files that are there already are left as they are.
     #[command(
         after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
     )]

@@ -64,9 +64,9 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     show.read("/ticket/requirements", 4).await?;
     show.read("drafts/old-contract.txt", 3).await?;
     show.heading("Work in the workspace")?;
-    show.write("drafts/deed.md", "# Deed of sale\n\nPrice: TODO\nBuyer: Ana\n").await?;
-    show.edit("drafts/deed.md", "TODO", "350,000").await?;
-    show.append("drafts/deed.md", "Seller: Bruno\n").await?;
+    show.write("drafts/demo-deed.md", "# Deed of sale\n\nPrice: TODO\nBuyer: Ana\n").await?;
+    show.edit("drafts/demo-deed.md", "TODO", "350,000").await?;
+    show.append("drafts/demo-deed.md", "Seller: Bruno\n").await?;
     show.glob("**/*.md").await?;
     show.grep("Price").await?;
     show.heading("Probe before you promise")?;
@@ -92,7 +92,8 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     show.way_on(global)
 }
 
-/// Puts the sample data of two tenants into the bucket; tells how many objects that were.
+/// Puts the sample data of two tenants into the bucket, where nothing is there yet; tells how many
+/// objects they are.
 async fn seed(embedded: &Embedded, bucket: &str) -> Result<usize> {
     let mut objects = Vec::new();
     gather(&SKILLS, &format!("{USER}/skills/"), &mut objects);
@@ -102,7 +103,7 @@ async fn seed(embedded: &Embedded, bucket: &str) -> Result<usize> {
         .push((format!("{OTHER_USER}/skills/private/SKILL.md"), b"---\nname: private\n---\nBruno's own.\n"));
     objects.push((format!("threads/{OTHER_THREAD}/secret.md"), b"Not for Ana.\n"));
     let count = objects.len();
-    embedded.put_all(bucket, objects.into_iter().map(|(key, content)| (key, content.into()))).await?;
+    embedded.put_missing(bucket, objects.into_iter().map(|(key, content)| (key, content.into()))).await?;
     Ok(count)
 }
 

@@ -17,24 +17,28 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 /// How much is read at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
-pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) -> Result<ExitCode> {
+pub(super) async fn run(
+    backend: &S3Backend,
+    command: Command,
+    content: Option<Content>,
+    output: &Output,
+) -> Result<ExitCode> {
+    let content = content.unwrap_or_else(|| Box::pin(stream::empty()));
+    if matches!(command, Command::Glob { .. } | Command::Grep { .. }) {
+        output.mounts(backend);
+    }
     match command {
-        Command::Write { path, source, create, if_match, accept } => {
+        Command::Write { path, create, if_match, accept, .. } => {
             let mode = match (create, if_match) {
                 (true, _) => WriteMode::CreateNew,
                 (false, Some(etag)) => WriteMode::IfMatch(etag),
                 (false, None) => WriteMode::Overwrite,
             };
-            // What is wrong with the path is told before the content is asked for.
-            backend.may_write(&path)?;
-            let content = open(&source, output).await?;
             let written = accept.of(backend).write_stream(&path, content, mode).await?;
             output.done(&written, &format!("wrote {} to {}", bytes(written.size), written.path))?;
         }
         Command::Append { path, source, accept } => {
-            backend.may_write(&path)?;
-            let content: BytesMut = open(&source, output)
-                .await?
+            let content: BytesMut = content
                 .try_fold(BytesMut::new(), |mut all, piece| async move {
                     all.extend_from_slice(&piece);
                     Ok(all)
@@ -76,13 +80,13 @@ pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) 
             let copied = backend.copy_with(&from, &to, overwrite(no_clobber)).await?;
             let files = plural(copied.files, "file", "files");
             output.done(&copied, &format!("copied {files} ({}) to {}", bytes(copied.bytes), copied.to))?;
-            output.hidden(copied.hidden);
+            output.left_behind(copied.hidden);
         }
         Command::Mv { from, to, no_clobber } => {
             let moved = backend.move_with(&from, &to, overwrite(no_clobber)).await?;
             let files = plural(moved.files, "file", "files");
             output.done(&moved, &format!("moved {files} ({}) to {}", bytes(moved.bytes), moved.to))?;
-            output.hidden(moved.hidden);
+            output.left_behind(moved.hidden);
         }
         Command::Glob { pattern, path, long, max } => {
             let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
@@ -105,7 +109,7 @@ pub(super) async fn run(backend: &S3Backend, command: Command, output: &Output) 
                 ..Grep::new(pattern)
             };
             let found = backend.grep(&query).await?;
-            output.grep(&found, context > 0)?;
+            output.grep(&found, context > 0, max)?;
             output.hidden(found.hidden);
             return Ok(if found.matches > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
@@ -122,10 +126,10 @@ fn bytes(count: u64) -> String {
     plural(count, "byte", "bytes")
 }
 
-type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
+pub(super) type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The content of a file, or what comes in on standard input.
-async fn open(source: &Source, output: &Output) -> Result<Content> {
+pub(super) async fn open(source: &Source, output: &Output) -> Result<Content> {
     let Some(file) = source.file() else {
         if std::io::stdin().is_terminal() {
             output.note("reading from the terminal; end with Ctrl-D");

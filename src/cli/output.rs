@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
-use crate::backend::{GrepLine, GrepResult, NotSearched, TextFile};
+use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
@@ -38,7 +38,11 @@ impl Output {
     /// What was done: a document for machines, a word for people.
     pub(super) fn done(&self, result: &impl Serialize, note: &str) -> Result<()> {
         match self.json {
-            true => print_raw((to_json(result)? + "\n").as_bytes()),
+            true => print_raw((to_json(result)? + "\n").as_bytes()).map_err(|error| {
+                // Who takes this for a failure of the storage would do it again.
+                let message = format!("the change was made, and {}", error.message());
+                Error::new(ErrorKind::Conflict, message).with_hint("do not repeat it").with_source(error)
+            }),
             false => {
                 self.note(note);
                 Ok(())
@@ -56,7 +60,7 @@ impl Output {
         }
     }
 
-    pub(super) fn grep(&self, found: &GrepResult, context: bool) -> Result<()> {
+    pub(super) fn grep(&self, found: &GrepResult, context: bool, max: u64) -> Result<()> {
         let mut text = String::new();
         if self.json {
             for line in &found.lines {
@@ -84,12 +88,12 @@ impl Output {
             // In a pipe content goes out as it is, whatever stands in it.
             if self.terminal { print(&text)? } else { print_raw(text.as_bytes())? }
         }
-        self.not_searched(found);
+        self.not_searched(found, max);
         Ok(())
     }
 
     /// What a search did not tell.
-    fn not_searched(&self, found: &GrepResult) {
+    fn not_searched(&self, found: &GrepResult, max: u64) {
         let GrepResult { truncated, binary, not_searched, .. } = found;
         if self.json {
             if *truncated || *binary > 0 || !not_searched.is_empty() {
@@ -107,10 +111,13 @@ impl Output {
             self.note(&format!("not searched: {path}: {reason}"));
         }
         if *truncated {
-            self.note("there may be more matches; raise --max, or search for less");
+            self.note(match found.matches < max {
+                true => "some files may have more matches; raise -m, or search for less",
+                false => "there may be more matches; raise --max, or search for less",
+            });
         }
         if found.lines.iter().any(|line| line.cut) {
-            self.note("long lines were cut");
+            self.note("lines over 16 KiB were cut");
         }
     }
 
@@ -243,6 +250,20 @@ impl Output {
             let slash = if child.entry.is_directory() { "/" } else { "" };
             *text += &format!("{DIM}{indent}{branch}{DIM:#}{style}{name}{style:#}{slash}\n");
             self.branches(&child.children, &format!("{indent}{below}"), text);
+        }
+    }
+
+    /// That a session without mounts sees nothing.
+    pub(super) fn mounts(&self, backend: &S3Backend) {
+        if backend.mounts().next().is_none() {
+            self.note("this session has no mounts; name a user, a thread or a ticket");
+        }
+    }
+
+    /// A note about keys that were not copied; the document for machines tells them itself.
+    pub(super) fn left_behind(&self, hidden: u64) {
+        if !self.json {
+            self.hidden(hidden);
         }
     }
 
@@ -391,10 +412,22 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
     let text = error.render().to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let message = first.strip_prefix("error: ").unwrap_or(first);
-    let hint = Some("see `skillfs --help`");
-    print_failure(true, Described { kind: ErrorKind::InvalidInput, message, path: None, hint });
+    // What is wrong, then perhaps tips, then the usage.
+    let said = text.split("Usage:").next().unwrap_or_default();
+    let (mut message, mut hint) = (Vec::new(), Vec::new());
+    for line in said.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match line.strip_prefix("tip: ") {
+            Some(tip) => hint.push(tip.to_owned()),
+            None if line.starts_with("For more information") => {}
+            None => message.push(line.strip_prefix("error: ").unwrap_or(line)),
+        }
+    }
+    let usage = text.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
+    hint.push(usage.map_or("see `skillfs --help`".to_owned(), |usage| format!("usage: {}", usage.trim())));
+    let (message, hint) = (message.join(" "), hint.join("; "));
+    let described =
+        Described { kind: ErrorKind::InvalidInput, message: &message, path: None, hint: Some(&hint) };
+    print_failure(true, described);
     ExitCode::from(2)
 }
 

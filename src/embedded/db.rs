@@ -252,13 +252,21 @@ impl Db {
     }
 
     /// Many small objects in one transaction.
-    pub(super) fn put_all(&self, bucket: &str, objects: &[(String, Bytes)]) -> Result<(), DbError> {
+    pub(super) fn put_all(
+        &self,
+        bucket: &str,
+        objects: &[(String, Bytes)],
+        overwrite: bool,
+    ) -> Result<(), DbError> {
         self.check_bucket(bucket)?;
         let write = self.database.begin_write()?;
         {
             let mut objects_table = write.open_table(OBJECTS)?;
             let mut contents = Contents::open(&write)?;
             for (key, content) in objects {
+                if !overwrite && objects_table.get(object_key(bucket, key).as_slice())?.is_some() {
+                    continue;
+                }
                 let mut md5 = Md5::new();
                 md5.update(content);
                 let owner = if content.is_empty() { NO_CHUNKS } else { self.new_owner() };
@@ -620,8 +628,8 @@ mod tests {
         for round in 0..3 {
             let db = Db::open(&file).unwrap();
             db.create_bucket("bucket").unwrap();
-            db.put_all("bucket", &[(format!("k{round}"), Bytes::from(format!("v{round}")))]).unwrap();
-            db.put_all("bucket", &[("empty".into(), Bytes::new())]).unwrap();
+            db.put_all("bucket", &[(format!("k{round}"), Bytes::from(format!("v{round}")))], true).unwrap();
+            db.put_all("bucket", &[("empty".into(), Bytes::new())], true).unwrap();
             for i in 0..=round {
                 let (record, content) = db.snapshot("bucket", &format!("k{i}")).unwrap().unwrap();
                 assert_eq!(content.piece(&(0..record.size)).unwrap(), format!("v{i}"));

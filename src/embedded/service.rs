@@ -927,7 +927,7 @@ mod tests {
             settled(&db, 0).await;
             assert_eq!((db.chunks(), db.segments()), (22, 1));
             if overwrite {
-                db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"small"))]).unwrap();
+                db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"small"))], true).unwrap();
                 assert_eq!((db.chunks(), db.segments()), (1, 0));
             } else {
                 db.delete(BUCKET, &[KEY.into()], |_, _| Ok(())).unwrap();
@@ -939,7 +939,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_completion_leaves_the_upload_open() {
         let (db, service) = store();
-        db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))]).unwrap();
+        db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))], true).unwrap();
         for aborted in [true, false] {
             let id = start(&service).await;
             let parts = [upload(&service, &id, 1, CHUNK_BYTES + 1).await];
@@ -963,7 +963,7 @@ mod tests {
         let (db, service) = store();
         let mut went_through = 0;
         for round in 0..100u64 {
-            db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))]).unwrap();
+            db.put_all(BUCKET, &[(KEY.into(), Bytes::from_static(b"old"))], true).unwrap();
             let id = start(&service).await;
             let parts = [upload(&service, &id, 1, CHUNK_BYTES + 1).await];
             let completion = {

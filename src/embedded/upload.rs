@@ -168,7 +168,7 @@ mod tests {
         });
         drop(runtime);
         // A later write makes the chunks durable. Without a runtime nothing is taken back.
-        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"x"))]).unwrap();
+        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"x"))], true).unwrap();
         drop(part);
         assert_eq!(db.chunks(), 18);
         drop(db);
@@ -182,7 +182,7 @@ mod tests {
     async fn a_cancelled_commit_leaves_the_object_whole_or_as_it_was() {
         let db = Arc::new(Db::in_memory().unwrap());
         db.create_bucket("bucket").unwrap();
-        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"old"))]).unwrap();
+        db.put_all("bucket", &[("key".into(), Bytes::from_static(b"old"))], true).unwrap();
         for round in 0..60u64 {
             let mut upload = Upload::new(db.clone());
             upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();

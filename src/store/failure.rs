@@ -179,6 +179,12 @@ impl Failure {
             )
             .with_hint("this looks like a defect; please report it"),
         };
+        let embedded = matches!(&self.cause, Cause::Answer { code, .. } if code == "NoSuchBucket")
+            && endpoint.is_some_and(|url| url.ends_with(".invalid"));
+        let error = match embedded {
+            true => error.with_hint("name another with `--bucket`, or write a file to make this one"),
+            false => error,
+        };
         error.with_source(self.source)
     }
 }

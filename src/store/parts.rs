@@ -2,6 +2,7 @@
 //! an upload that is not completed is aborted, also when its caller goes away.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
@@ -72,8 +73,40 @@ impl Drop for Upload {
         {
             let take = std::mem::take::<String>;
             let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
-            runtime.spawn(abort(self.client.clone(), bucket, key, id));
+            let aborting = Aborting::new();
+            let abort = abort(self.client.clone(), bucket, key, id);
+            runtime.spawn(async move {
+                abort.await;
+                drop(aborting);
+            });
         }
+    }
+}
+
+/// Uploads that are being aborted in the background.
+static ABORTING: AtomicUsize = AtomicUsize::new(0);
+
+struct Aborting;
+
+impl Aborting {
+    fn new() -> Self {
+        ABORTING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for Aborting {
+    fn drop(&mut self) {
+        ABORTING.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits until all that was left half-done by this process is taken back. A program that is interrupted
+/// does so before it ends.
+#[cfg(feature = "cli")]
+pub(crate) async fn all_aborted() {
+    while ABORTING.load(Ordering::SeqCst) > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 

@@ -270,3 +270,34 @@ async fn a_killed_move_loses_nothing() {
     }
     assert!(stop >= 20, "{stop} requests");
 }
+
+/// Ctrl-C in the middle of a long write takes the upload back, and does not wait for more input.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_program_leaves_no_upload_behind() {
+    use std::io::Write;
+    let b = Bucket::embedded().await;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_skillfs"))
+        .args(["--bucket", &b.name, "--endpoint-url", &b.endpoint, "--region", "us-east-1"])
+        .args(["--thread", "1", "write", "long.bin"])
+        .env("AWS_ACCESS_KEY_ID", &b.credentials.access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", &b.credentials.secret_access_key)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It is held open: more could come.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&vec![7; 20 * MIB]).unwrap();
+    let open = || b.raw.list_multipart_uploads().bucket(&b.name).send();
+    while open().await.unwrap().uploads().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+    assert!(open().await.unwrap().uploads().is_empty());
+    assert!(!b.session().exists("/workspace/long.bin").await.unwrap());
+    drop(stdin);
+}

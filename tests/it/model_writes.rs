@@ -485,20 +485,23 @@ fn transfer(
         None => resolve(from)?.ok_or(ErrorKind::InvalidInput)?,
     };
     let inside = |inner: &str, outer: &str| inner == outer || inner.starts_with(&format!("{outer}/"));
-    if inside(from, to) || inside(to, from) {
+    if inside(to, from) {
         return Err(ErrorKind::InvalidInput);
     }
     let model = &mut wanted.after;
     let (mut hidden, mut markers) = (0, Vec::new());
     if source.is_file(model) {
         // Where both have the name, the file is meant.
-        if place.is_directory(model) && !place.is_file(model) {
+        if place.key().is_none() || (place.is_directory(model) && !place.is_file(model)) {
             return Err(ErrorKind::IsDirectory);
         }
         wanted.copies.extend(source.key().zip(place.key()));
     } else if source.is_directory(model) {
         if place.is_file(model) && !place.is_directory(model) {
             return Err(ErrorKind::NotDirectory);
+        }
+        if inside(from, to) {
+            return Err(ErrorKind::InvalidInput);
         }
         wanted.many = true;
         for (key, content) in model.iter() {
