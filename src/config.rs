@@ -113,6 +113,18 @@ impl Settings {
                 "a bucket is named by lower-case letters, digits, dots and hyphens",
             ));
         }
+        // Deadlines are reckoned with them.
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        for (name, duration) in [
+            ("conflict_patience", self.conflict_patience),
+            ("timeouts.connect", self.timeouts.connect),
+            ("timeouts.attempt", self.timeouts.attempt),
+            ("timeouts.operation", self.timeouts.operation),
+        ] {
+            if duration > DAY {
+                return Err(invalid(name, &format!("{duration:?}"), "it is a day at most"));
+            }
+        }
         // A copy is cut into equal pieces, which must not be smaller than a part may be.
         const MIB: u64 = 1024 * 1024;
         for (name, bytes, least) in [

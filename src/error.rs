@@ -188,19 +188,6 @@ impl Error {
         error.with_source(cause)
     }
 
-    /// The same once more, for another who waited for the same answer.
-    pub(crate) fn again(&self) -> Self {
-        let Inner { kind, message, path, hint, uncertain, .. } = &*self.0;
-        Self(Box::new(Inner {
-            kind: *kind,
-            message: message.clone(),
-            path: path.clone(),
-            hint: hint.clone(),
-            source: None,
-            uncertain: *uncertain,
-        }))
-    }
-
     /// Whether the change that failed may have taken effect all the same. Then it must not simply be
     /// repeated: read first what is there.
     #[must_use]

@@ -18,6 +18,9 @@ pub(crate) const MOST_LINE_BYTES: usize = 16 * 1024;
 /// More lines around a match are a file to read.
 const MOST_CONTEXT: usize = 1_000;
 
+/// What a line takes besides its text.
+const LINE_BYTES: usize = 128;
+
 /// What is kept of one file; more is cut off, and said.
 const MOST_BYTES_A_FILE: usize = 1024 * 1024;
 
@@ -148,7 +151,7 @@ impl Collector<'_> {
         while cut && text.ends_with('\u{fffd}') {
             text.pop();
         }
-        self.bytes += text.len();
+        self.bytes += text.len() + LINE_BYTES;
         self.hits.lines.push(Line { number: number.unwrap_or(0), text, matched, cut });
     }
 

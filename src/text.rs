@@ -160,14 +160,22 @@ pub(crate) enum ReplaceError {
     NotEncodable(&'static str),
     /// Written back, the rest of the file would not be what it was.
     Lossy(&'static str),
+    /// The file would have so many bytes.
+    TooLong(u64),
 }
 
 /// Replaces text in content, in the encoding that the content has. Tells how often.
-pub(crate) fn replace(bytes: &[u8], old: &str, new: &str, all: bool) -> Result<(Vec<u8>, u64), ReplaceError> {
+pub(crate) fn replace(
+    bytes: &[u8],
+    old: &str,
+    new: &str,
+    all: bool,
+    most: u64,
+) -> Result<(Vec<u8>, u64), ReplaceError> {
     let encoding = judge(bytes, true).map_err(ReplaceError::Binary)?;
     if encoding == UTF_8 {
         // In bytes: what is no UTF-8 stays as it is, and so does a byte order mark.
-        return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all);
+        return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all, most);
     }
     let skip = bom(bytes).map_or(0, |(_, length)| length);
     let text = encoding.decode_without_bom_handling(&bytes[skip..]).0.into_owned();
@@ -189,36 +197,48 @@ pub(crate) fn replace(bytes: &[u8], old: &str, new: &str, all: bool) -> Result<(
     if encode(&text).as_deref() != Some(bytes) {
         return Err(ReplaceError::Lossy(encoding.name()));
     }
-    let (changed, count) = replace_bytes(text.as_bytes(), old.as_bytes(), new.as_bytes(), all)?;
+    let (changed, count) = replace_bytes(text.as_bytes(), old.as_bytes(), new.as_bytes(), all, most)?;
     let changed = String::from_utf8_lossy(&changed);
     encode(&changed).map(|changed| (changed, count)).ok_or(ReplaceError::NotEncodable(encoding.name()))
 }
 
-fn replace_bytes(bytes: &[u8], old: &[u8], new: &[u8], all: bool) -> Result<(Vec<u8>, u64), ReplaceError> {
-    let found: Vec<usize> = memchr::memmem::find_iter(bytes, old).collect();
-    match found.as_slice() {
-        [] => {
-            let windows = String::from_utf8_lossy(old).replace("\r\n", "\n").replace('\n', "\r\n");
-            let line_ends =
-                windows.as_bytes() != old && memchr::memmem::find(bytes, windows.as_bytes()).is_some();
-            return Err(ReplaceError::Absent { line_ends });
-        }
-        [_, _, ..] if !all => return Err(ReplaceError::NotUnique(found.len() as u64)),
-        // `aa` is twice in `aaa`, and which one is meant cannot be told.
-        [first] if !all && memchr::memmem::find(&bytes[first + 1..], old).is_some() => {
-            return Err(ReplaceError::NotUnique(2));
-        }
-        _ => {}
+/// The result may have `most` bytes; it is never made when it would have more.
+fn replace_bytes(
+    bytes: &[u8],
+    old: &[u8],
+    new: &[u8],
+    all: bool,
+    most: u64,
+) -> Result<(Vec<u8>, u64), ReplaceError> {
+    let find = memchr::memmem::Finder::new(old);
+    let count = find.find_iter(bytes).count();
+    let Some(first) = find.find(bytes) else {
+        let windows = String::from_utf8_lossy(old).replace("\r\n", "\n").replace('\n', "\r\n");
+        let line_ends =
+            windows.as_bytes() != old && memchr::memmem::find(bytes, windows.as_bytes()).is_some();
+        return Err(ReplaceError::Absent { line_ends });
+    };
+    if !all && count > 1 {
+        return Err(ReplaceError::NotUnique(count as u64));
     }
-    let mut out = Vec::with_capacity(bytes.len() + new.len());
+    // `aa` is twice in `aaa`, and which one is meant cannot be told.
+    if !all && find.find(&bytes[first + 1..]).is_some() {
+        return Err(ReplaceError::NotUnique(2));
+    }
+    let kept = (bytes.len() - count * old.len()) as u64;
+    let size = kept.saturating_add((new.len() as u64).saturating_mul(count as u64));
+    if size > most {
+        return Err(ReplaceError::TooLong(size));
+    }
+    let mut out = Vec::with_capacity(usize::try_from(size).unwrap_or(0));
     let mut rest = 0;
-    for at in &found {
-        out.extend_from_slice(&bytes[rest..*at]);
+    for at in find.find_iter(bytes) {
+        out.extend_from_slice(&bytes[rest..at]);
         out.extend_from_slice(new);
         rest = at + old.len();
     }
     out.extend_from_slice(&bytes[rest..]);
-    Ok((out, found.len() as u64))
+    Ok((out, count as u64))
 }
 
 /// Decodes content that arrives in pieces and is too large to keep.
@@ -552,7 +572,7 @@ mod tests {
     #[test]
     fn text_is_replaced_in_its_own_encoding() {
         let check = |bytes: &[u8], old: &str, new: &str, all: bool, expected: &[u8], count: u64| {
-            assert_eq!(replace(bytes, old, new, all), Ok((expected.to_vec(), count)), "{old}");
+            assert_eq!(replace(bytes, old, new, all, 1000), Ok((expected.to_vec(), count)), "{old}");
         };
         check(b"one two", "two", "2", false, b"one 2", 1);
         check(b"a b a b a", "a", "", true, b" b  b ", 3);
@@ -567,15 +587,23 @@ mod tests {
         check(b"aaaa", "aa", "b", true, b"bb", 2);
     }
 
+    /// A mebibyte of places, each to become a mebibyte: a terabyte that must not be made.
+    #[test]
+    fn a_replacement_that_is_too_long_is_never_made() {
+        let (content, new) = (vec![b'a'; 1 << 20], "b".repeat(1 << 20));
+        assert_eq!(replace(&content, "a", &new, true, 1 << 21), Err(ReplaceError::TooLong(1 << 40)));
+    }
+
     #[test]
     fn what_cannot_be_replaced_is_told() {
         let check = |bytes: &[u8], old: &str, new: &str, error: ReplaceError| {
-            assert_eq!(replace(bytes, old, new, false), Err(error), "{old}");
+            assert_eq!(replace(bytes, old, new, false, 1000), Err(error), "{old}");
         };
         check(b"a", "b", "", ReplaceError::Absent { line_ends: false });
         check(b"a\r\nb", "a\nb", "", ReplaceError::Absent { line_ends: true });
         check(b"aa", "a", "", ReplaceError::NotUnique(2));
         check(b"aaa", "aa", "b", ReplaceError::NotUnique(2));
+        check(b"a", "a", &"b".repeat(1001), ReplaceError::TooLong(1001));
         check(b"a\0b", "a", "b", ReplaceError::Binary(Binary(UNKNOWN_BINARY)));
         check(&latin1("año señor"), "año", "年", ReplaceError::NotEncodable("windows-1252"));
     }

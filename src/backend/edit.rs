@@ -37,7 +37,7 @@ pub struct Edited {
 pub(super) struct Queues(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
 impl Queues {
-    fn of(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn of(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(queue) = queues.get(key).and_then(Weak::upgrade) {
             return queue;
@@ -187,8 +187,8 @@ impl S3Backend {
         };
         let (pieces, size, replacements) = match (base, change) {
             (Some(Base { content: None, seen }), Change::Append(more)) => {
-                let size = seen.meta.size;
-                (self.copied_then(key, &seen, more), size + more.len() as u64, 0)
+                let size = seen.meta.size.saturating_add(more.len() as u64);
+                (self.copied_then(key, &seen, more)?, size, 0)
             }
             (Some(Base { content: None, seen }), Change::Replace { .. }) => {
                 return Err(self.too_large_to_edit(path, seen.meta.size));
@@ -200,7 +200,9 @@ impl S3Backend {
             }
             (None, Change::Append(more)) => (self.pieces((*more).clone()), more.len() as u64, 0),
             (Some(Base { content: Some(content), seen }), Change::Replace { old, new, all }) => {
-                let (content, count) = text::replace(&content, old, new, *all)
+                // What a read takes, or no more than it was.
+                let most = self.shared.max_read_bytes.max(seen.meta.size);
+                let (content, count) = text::replace(&content, old, new, *all, most)
                     .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
                 let size = content.len() as u64;
                 (self.pieces(content.into()), size, count)
@@ -240,10 +242,10 @@ impl S3Backend {
     }
 
     /// A long file as it is, and more behind it.
-    fn copied_then(&self, key: &WritableKey, seen: &Seen, more: &Bytes) -> Vec<PartSource> {
-        let mut pieces = self.copied(key.key(), seen);
+    fn copied_then(&self, key: &WritableKey, seen: &Seen, more: &Bytes) -> Result<Vec<PartSource>> {
+        let mut pieces = self.copied(key.key(), seen)?;
         pieces.extend(self.pieces(more.clone()).into_iter().filter(|piece| !piece.is_empty()));
-        pieces
+        Ok(pieces)
     }
 
     /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.
@@ -302,6 +304,11 @@ fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -
             format!("the new text cannot be written in the encoding of `{path}`, {encoding}"),
             "use characters that the encoding has, or write the whole file anew, as UTF-8",
         ),
+        ReplaceError::TooLong(bytes) => {
+            Error::new(ErrorKind::TooLarge, format!("`{path}` would have {bytes} bytes after the edit"))
+                .at(path)
+                .with_hint("replace by less, or write it in smaller files")
+        }
         ReplaceError::Lossy(encoding) => invalid(
             format!("`{path}` cannot be edited without changing more of it: it is damaged {encoding}"),
             "write the whole file anew, as UTF-8",

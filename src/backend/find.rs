@@ -13,7 +13,7 @@ use super::S3Backend;
 use super::list::file;
 use super::union::below_mount;
 use crate::entry::{Depth, Entry};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::VirtualPath;
 use crate::pattern::Pattern;
@@ -36,6 +36,13 @@ pub struct GlobResult {
 
 /// Counts the keys that no path can name.
 pub(super) type Hidden = Arc<AtomicU64>;
+
+/// Parses a pattern. A large one takes its time, and the runtime has other things to do.
+pub(super) async fn parsed(pattern: String) -> Result<Pattern> {
+    tokio::task::spawn_blocking(move || Pattern::parse(&pattern)).await.map_err(|error| {
+        Error::new(ErrorKind::Internal, "the pattern could not be read").with_source(error)
+    })?
+}
 
 /// A file that is searched.
 #[derive(Debug, Clone)]
@@ -99,17 +106,19 @@ impl S3Backend {
         root: Option<&str>,
         hidden: Hidden,
     ) -> BoxStream<'static, Result<Entry>> {
-        let prepared =
-            Pattern::parse(pattern).and_then(|matcher| Ok((self.search_root(root, Some(pattern))?, matcher)));
+        let (root, pattern) = (self.search_root(root, Some(pattern)), pattern.to_owned());
         let backend = self.clone();
-        stream::once(async { prepared })
-            .map_ok(move |(root, matcher)| {
-                backend
-                    .candidates(root, Some(matcher), hidden.clone())
-                    .map_ok(|found| file(found.path, &found.meta))
-            })
-            .try_flatten()
-            .boxed()
+        stream::once(async move {
+            let matcher = parsed(pattern).await?;
+            Ok::<_, Error>((root?, matcher))
+        })
+        .map_ok(move |(root, matcher)| {
+            backend
+                .candidates(root, Some(matcher), hidden.clone())
+                .map_ok(|found| file(found.path, &found.meta))
+        })
+        .try_flatten()
+        .boxed()
     }
 
     /// Where a search starts when it is told, and when it is not.

@@ -8,14 +8,13 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::instrument;
 
 use super::S3Backend;
-use super::find::{Candidate, Hidden};
+use super::find::{Candidate, Hidden, parsed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
-use crate::pattern::Pattern;
 use crate::search::{Hits, Meaning, Query};
 use crate::store::{Body, ByteRange, Fetched};
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
@@ -28,6 +27,9 @@ const WHOLE_BYTES: u64 = 256 * 1024;
 
 /// In such blocks, so that what is found does not depend on how the network cuts them.
 const BLOCK_BYTES: usize = 64 * 1024;
+
+/// So many of them at once.
+const LONG_FILES_AT_ONCE: usize = 8;
 
 /// So many matches are found unless told.
 const MOST_MATCHES: u64 = 1_000;
@@ -187,7 +189,10 @@ impl S3Backend {
     fn grep_counting(&self, query: &Grep, hidden: Hidden) -> BoxStream<'static, Result<FileHits>> {
         let (backend, query) = (self.clone(), query.clone());
         stream::once(async move {
-            let pattern = query.glob.as_deref().map(Pattern::parse).transpose()?;
+            let pattern = match query.glob.clone() {
+                Some(glob) => Some(parsed(glob).await?),
+                None => None,
+            };
             let root = backend.search_root(query.root.as_deref(), query.glob.as_deref())?;
             let most = query.max_per_file.unwrap_or(u64::MAX).min(query.max_matches);
             // A large expression takes its time.
@@ -200,12 +205,21 @@ impl S3Backend {
             })?;
             let query = Arc::new(compiled?);
             let searched = backend.clone();
+            let long_files = Arc::new(Semaphore::new(LONG_FILES_AT_ONCE));
             Ok::<_, Error>(
                 backend
                     .candidates(root, pattern, hidden)
                     .map_ok(move |found| {
                         let (backend, query) = (searched.clone(), query.clone());
-                        async move { backend.search_file(found, query).await }
+                        let long_files = long_files.clone();
+                        async move {
+                            // A thread each, and they are bounded.
+                            let _turn = match found.meta.size > WHOLE_BYTES {
+                                true => long_files.acquire().await.ok(),
+                                false => None,
+                            };
+                            backend.search_file(found, query).await
+                        }
                     })
                     .try_buffered(AT_ONCE)
                     .try_filter_map(|hits| async move { Ok(hits) }),
@@ -307,10 +321,15 @@ impl S3Backend {
         query: &Arc<Query>,
     ) -> Result<Streamed> {
         let (text, pieces) = mpsc::channel::<Bytes>(4);
+        let (found, search) = oneshot::channel();
         let query = query.clone();
-        let search = tokio::task::spawn_blocking(move || {
-            query.search_reader(PieceReader { pieces, piece: Bytes::new() })
+        // A thread of its own: it waits for the storage, and the runtime's threads for such work are
+        // what the embedded store itself needs.
+        let searching = std::thread::Builder::new().name("skillfs-grep".to_owned()).spawn(move || {
+            // Nobody listens any more when the search was given up.
+            let _ = found.send(query.search_reader(PieceReader { pieces, piece: Bytes::new() }));
         });
+        searching.map_err(|e| broke_off(path, e))?;
         let mut waiting = BytesMut::from(head);
         let mut ended = None;
         loop {
@@ -389,7 +408,7 @@ fn not_searchable(path: &VirtualPath, error: &io::Error) -> Error {
         .at(path)
 }
 
-fn broke_off(path: &VirtualPath, error: tokio::task::JoinError) -> Error {
+fn broke_off(path: &VirtualPath, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
     Error::new(ErrorKind::Internal, format!("the search in `{path}` broke off")).at(path).with_source(error)
 }
 

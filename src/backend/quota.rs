@@ -3,59 +3,97 @@
 //! What a mount holds is found by listing it, and then kept up to date with what this process changes.
 //! A quota is a fence, not a lock: what other processes write within the same minute is not seen.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::S3Backend;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Directory, Target};
+use crate::mount::{Directory, Target, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{Listed, Lister};
 
 /// How long a listing counts as what is there.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 const MOST_MOUNTS: u64 = 10_000;
+/// How long a mount is remembered that nobody writes to.
+const IDLE_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// What each mount holds, as far as it was asked for.
-pub(super) type Usages = moka::future::Cache<String, Arc<Mutex<Usage>>>;
+pub(super) type Usages = moka::future::Cache<String, Arc<Usage>>;
 
 pub(super) fn usages() -> Usages {
-    moka::future::Cache::builder().max_capacity(MOST_MOUNTS).time_to_live(FRESH_FOR).build()
+    moka::future::Cache::builder().max_capacity(MOST_MOUNTS).time_to_idle(IDLE_FOR).build()
+}
+
+/// What one mount holds.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    state: Mutex<State>,
+    /// One counts, the others wait for it.
+    counting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Usage {
-    bytes: u64,
-    objects: u64,
+struct State {
+    /// What was listed, with what was written since; `None` when it must be counted anew.
+    counted: Option<Counted>,
+    /// Room that is taken by writes on their way. A count does not see them, and so they stay.
+    taken: Held,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Counted {
+    at: Instant,
+    held: Held,
+}
+
+/// Bytes and objects; room that is taken may be negative.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Held {
+    bytes: i64,
+    objects: i64,
+}
+
+impl Held {
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.objects = self.objects.saturating_add(other.objects);
+    }
+
+    fn negative(self) -> Self {
+        Self { bytes: self.bytes.saturating_neg(), objects: self.objects.saturating_neg() }
+    }
 }
 
 impl Usage {
-    fn change(&mut self, bytes: i64, objects: i64) {
-        self.bytes = self.bytes.saturating_add_signed(bytes);
-        self.objects = self.objects.saturating_add_signed(objects);
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Room that is taken for a write, and given back when the write does not happen.
 #[derive(Debug)]
 pub(super) struct Room {
-    usage: Option<Arc<Mutex<Usage>>>,
-    bytes: i64,
-    objects: i64,
+    usage: Option<Arc<Usage>>,
+    held: Held,
+    kept: bool,
 }
 
 impl Room {
     /// The write took effect.
     pub(super) fn keep(mut self) {
-        self.usage = None;
+        self.kept = true;
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        if let Some(usage) = &self.usage {
-            usage.lock().unwrap_or_else(PoisonError::into_inner).change(-self.bytes, -self.objects);
+        let Some(usage) = &self.usage else { return };
+        let mut state = usage.lock();
+        state.taken.add(self.held.negative());
+        if let Some(counted) = state.counted.as_mut().filter(|_| self.kept) {
+            counted.held.add(self.held);
         }
     }
 }
@@ -87,90 +125,108 @@ impl S3Backend {
         old: Option<u64>,
     ) -> Result<Room> {
         self.check_file_size(path, bytes)?;
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         let more = signed(bytes).saturating_sub(signed(old.unwrap_or(0)));
-        let mut room = Room { usage: None, bytes: more, objects: i64::from(old.is_none()) };
+        let held = Held { bytes: more, objects: i64::from(old.is_none()) };
+        let mut room = Room { usage: None, held, kept: false };
         if !self.counts_usage() {
             return Ok(room);
         }
-        let (usage, just_listed) = self.usage(&target.mount).await?;
-        let taken = match self.take(&usage, &room, target, path) {
-            // Others may have made room meanwhile.
-            Err(_) if !just_listed => {
-                self.forget_usage(&target.mount).await;
-                let (usage, _) = self.usage(&target.mount).await?;
-                self.take(&usage, &room, target, path).map(|()| usage)
+        let key = target.mount.prefix().as_str().to_owned();
+        let usage = self.shared.usages.get_with(key, async { Arc::default() }).await;
+        let at = self.count(&target.mount, &usage, None).await?;
+        if let Err(refused) = self.take(&usage, held, target, path) {
+            // Others may have made room meanwhile: look again, unless that was just done.
+            if at.elapsed() < Duration::from_millis(10) && usage.lock().taken == Held::default() {
+                return Err(refused);
             }
-            taken => taken.map(|()| usage),
-        };
-        room.usage = Some(taken?);
+            self.count(&target.mount, &usage, Some(at)).await?;
+            self.take(&usage, held, target, path)?;
+        }
+        room.usage = Some(usage);
         Ok(room)
     }
 
-    /// Tells that files are gone.
-    pub(super) async fn give_back(&self, mount: &Directory, bytes: u64, objects: u64) {
-        if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()).await {
-            let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-            usage.lock().unwrap_or_else(PoisonError::into_inner).change(-signed(bytes), -signed(objects));
+    /// Where a quota counts, those who change the same file do so one after another: each must know what
+    /// the one before left.
+    pub(super) async fn quota_turn(&self, key: &WritableKey) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        if !self.counts_usage() {
+            return None;
         }
+        let queue = self.shared.queues.of(key.as_str());
+        tokio::time::timeout(self.shared.conflict_patience, queue.lock_owned()).await.ok()
     }
 
     /// What a mount holds is counted anew when it is asked for.
     pub(super) async fn forget_usage(&self, mount: &Directory) {
-        self.shared.usages.invalidate(mount.prefix().as_str()).await;
+        if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()).await {
+            usage.lock().counted = None;
+        }
     }
 
-    fn take(&self, usage: &Mutex<Usage>, room: &Room, target: &Target, path: &VirtualPath) -> Result<()> {
-        let mut usage = usage.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take(&self, usage: &Usage, held: Held, target: &Target, path: &VirtualPath) -> Result<()> {
+        let mut state = usage.lock();
         let mount = target.mount.path();
-        let bytes = usage.bytes.saturating_add_signed(room.bytes);
-        let objects = usage.objects.saturating_add_signed(room.objects);
-        if let Some(most) = self.quota.mount_bytes.filter(|most| room.bytes > 0 && bytes > *most) {
+        let mut now = state.counted.map_or(Held::default(), |counted| counted.held);
+        now.add(state.taken);
+        let mut then = now;
+        then.add(held);
+        let over =
+            |most: Option<u64>, more: i64, then: i64| most.filter(|most| more > 0 && then > signed(*most));
+        if let Some(most) = over(self.quota.mount_bytes, held.bytes, then.bytes) {
             return Err(exceeded(
                 path,
                 format!(
-                    "`{mount}` would hold {bytes} bytes, and may hold {most}; there are {} now",
-                    usage.bytes
+                    "`{mount}` would hold {} bytes, and may hold {most}; there are {} now",
+                    then.bytes, now.bytes
                 ),
                 "delete what is no longer needed, or write less",
             ));
         }
-        if let Some(most) = self.quota.mount_objects.filter(|most| room.objects > 0 && objects > *most) {
+        if let Some(most) = over(self.quota.mount_objects, held.objects, then.objects) {
             return Err(exceeded(
                 path,
-                format!("`{mount}` would hold {objects} objects, and may hold {most}"),
+                format!("`{mount}` would hold {} objects, and may hold {most}", then.objects),
                 "delete what is no longer needed",
             ));
         }
-        usage.change(room.bytes, room.objects);
+        state.taken.add(held);
         Ok(())
     }
 
-    /// What a mount holds, and whether it was listed just now. One request for every 1,000 keys then.
-    async fn usage(&self, mount: &Directory) -> Result<(Arc<Mutex<Usage>>, bool)> {
-        let key = mount.prefix().as_str().to_owned();
-        let entry = self.shared.usages.entry(key).or_try_insert_with(self.count(mount)).await;
-        // The error is shared by all who waited for it.
-        let entry = entry.map_err(|error: Arc<Error>| error.again())?;
-        let fresh = entry.is_fresh();
-        Ok((entry.into_value(), fresh))
-    }
-
-    async fn count(&self, mount: &Directory) -> Result<Arc<Mutex<Usage>>> {
-        let mut usage = Usage::default();
+    /// Counts what a mount holds, unless that is known: one request for every 1,000 keys. With `after` it
+    /// is known only if it was counted later. Tells when it was counted.
+    async fn count(&self, mount: &Directory, usage: &Usage, after: Option<Instant>) -> Result<Instant> {
+        let known = || {
+            let counted = usage.lock().counted?;
+            let newer = after.is_none_or(|after| counted.at > after);
+            (newer && counted.at.elapsed() < FRESH_FOR).then_some(counted.at)
+        };
+        if let Some(at) = known() {
+            return Ok(at);
+        }
+        let _counting = usage.counting.lock().await;
+        if let Some(at) = known() {
+            return Ok(at);
+        }
+        let mut held = Held::default();
         let mut lister = Lister::new(mount.prefix(), Depth::All);
         while let Some(items) =
             lister.next(self.store()).await.map_err(|e| e.during("count what is in", mount.path()))?
         {
             for item in items {
                 if let Listed::Object { meta, .. } = item {
-                    usage.bytes = usage.bytes.saturating_add(meta.size);
-                    usage.objects += 1;
+                    held.add(Held { bytes: signed(meta.size), objects: 1 });
                 }
             }
         }
-        Ok(Arc::new(Mutex::new(usage)))
+        let at = Instant::now();
+        usage.lock().counted = Some(Counted { at, held });
+        Ok(at)
     }
+}
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn exceeded(path: &VirtualPath, message: String, hint: &str) -> Error {

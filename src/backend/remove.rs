@@ -77,7 +77,7 @@ impl S3Backend {
                 None => self.store().delete(key).await.map(|()| true),
             };
             if gone.map_err(|e| e.during("delete", &path))? {
-                self.give_back(&target.mount, meta.size, 1).await;
+                self.forget_usage(&target.mount).await;
                 break;
             }
             if Instant::now() >= deadline {
@@ -109,51 +109,41 @@ impl S3Backend {
             return Err(self.nothing_there(&target.path).await);
         }
         // The file last: as long as it is there, calling this again goes on.
-        if let (Some(key), Some(meta)) = (&target.key, own) {
-            self.delete_keys(&target, std::slice::from_ref(key), meta.size, &mut deleted).await?;
+        if let (Some(key), Some(_)) = (&target.key, own) {
+            self.delete_keys(&target, std::slice::from_ref(key), &mut deleted).await?;
         }
         Ok(deleted)
     }
 
     async fn delete_page(&self, target: &Target, items: Vec<Listed>, deleted: &mut Deleted) -> Result<()> {
-        let (mut batch, mut bytes, mut alone) = (Vec::new(), 0, Vec::new());
+        let (mut batch, mut alone) = (Vec::new(), Vec::new());
         for item in items {
-            let Listed::Object { key, meta } = item else { continue };
+            let Listed::Object { key, .. } = item else { continue };
             match target.listed(&key) {
-                Some(key) if fits_xml(key.as_str()) => {
-                    bytes += meta.size;
-                    batch.push(key);
-                }
-                Some(key) if fits_url(key.as_str()) => alone.push((key, meta.size)),
+                Some(key) if fits_xml(key.as_str()) => batch.push(key),
+                Some(key) if fits_url(key.as_str()) => alone.push(key),
                 _ => deleted.left += 1,
             }
         }
         if !batch.is_empty() {
-            self.delete_keys(target, &batch, bytes, deleted).await?;
+            self.delete_keys(target, &batch, deleted).await?;
         }
-        let one = |(key, size): (WritableKey, u64)| async move {
-            self.store().delete(&key).await.map_err(|e| e.during("delete", &target.path))?;
-            Ok::<_, Error>(size)
+        let one = |key: WritableKey| async move {
+            self.store().delete(&key).await.map_err(|e| e.during("delete", &target.path))
         };
-        let sizes = for_each(alone, ONE_BY_ONE, one).await?;
-        deleted.objects += sizes.len() as u64;
-        self.give_back(&target.mount, sizes.iter().sum(), sizes.len() as u64).await;
+        let done = for_each(alone, ONE_BY_ONE, one).await?;
+        deleted.objects += done.len() as u64;
+        self.forget_usage(&target.mount).await;
         Ok(())
     }
 
-    async fn delete_keys(
-        &self,
-        target: &Target,
-        keys: &[WritableKey],
-        bytes: u64,
-        deleted: &mut Deleted,
-    ) -> Result<()> {
+    async fn delete_keys(&self, target: &Target, keys: &[WritableKey], deleted: &mut Deleted) -> Result<()> {
         let failed = self.store().delete_all(keys).await.map_err(|e| e.during("delete", &target.path))?;
         if let Some((count, error)) = failed {
             return Err(error.during(&format!("delete {count} of the files in"), &target.path));
         }
         deleted.objects += keys.len() as u64;
-        self.give_back(&target.mount, bytes, keys.len() as u64).await;
+        self.forget_usage(&target.mount).await;
         Ok(())
     }
 }

@@ -81,7 +81,7 @@ impl S3Backend {
     /// are there are replaced; what else is in a target directory stays. The source may lie in any mount,
     /// `/skills` too.
     ///
-    /// Costs two requests a file, and two to look at source and target; a tree its listing besides.
+    /// Costs two requests a file, and three to look at source and target; a tree its listing besides.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::IsDirectory`] for a file onto a directory,
@@ -175,8 +175,9 @@ impl S3Backend {
                 Ok::<_, Error>((!gone).then_some(copied.item.path))
             }
         };
+        let changed = for_each(copied, AT_ONCE, delete).await;
         self.forget_usage(&source.mount).await;
-        let changed = for_each(copied, AT_ONCE, delete).await?;
+        let changed = changed?;
         let mut changed: Vec<VirtualPath> = changed.into_iter().flatten().collect();
         changed.sort();
         match changed.first() {
@@ -238,7 +239,7 @@ impl S3Backend {
             from: from.clone(),
             to: target.path.clone(),
             files: files.clone().count() as u64,
-            bytes: files.map(|copied| copied.size).sum(),
+            bytes: files.fold(0, |sum, copied| sum.saturating_add(copied.size)),
             hidden,
         };
         Ok((done, copied))
@@ -253,6 +254,10 @@ impl S3Backend {
         grows: bool,
     ) -> Result<Copied> {
         let id = WriteId::new()?;
+        let _turn = match grows {
+            true => self.quota_turn(&item.target).await,
+            false => None,
+        };
         let condition = match overwrite {
             Overwrite::No if self.conditions(target).await? => Condition::Absent,
             Overwrite::Yes | Overwrite::No => Condition::Always,
@@ -307,7 +312,7 @@ impl S3Backend {
     async fn send_copy(&self, item: &Item, id: &WriteId, seen: &Seen, condition: Condition) -> Result<Put> {
         // It keeps all that was said of it, and begins a history of its own.
         let properties = Properties { history: crate::store::History::first(id), ..seen.properties.clone() };
-        let pieces = self.copied(&item.key, seen);
+        let pieces = self.copied(&item.key, seen)?;
         self.put_pieces(&item.target, id, condition, &properties, pieces).await
     }
 

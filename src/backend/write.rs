@@ -4,12 +4,14 @@ use std::io;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
 use super::quota::Room;
+use super::transfer::for_each;
 use super::{FileBytes, S3Backend};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
@@ -264,6 +266,7 @@ impl S3Backend {
         mode: &WriteMode,
     ) -> Result<Written> {
         let size = content.len() as u64;
+        let _turn = self.quota_turn(key).await;
         let old = self.replaced(&target.path, key).await?;
         let room = self.room(target, &target.path, size, old).await?;
         let id = WriteId::new()?;
@@ -313,6 +316,7 @@ impl S3Backend {
         let id = WriteId::new()?;
         let properties = new_file(&target.path, &id);
         let condition = self.condition(target, mode).await?;
+        let _turn = self.quota_turn(key).await;
         let parts = self.store().start_parts(key, &properties).await;
         let mut parts = parts.map_err(|e| e.during("write", &target.path))?;
         let sent = self.send_parts(target, &mut parts, reader, &mut content).await;
@@ -350,10 +354,10 @@ impl S3Backend {
     }
 
     /// An object as it is copied: one piece up to the limit of S3.
-    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Vec<PartSource> {
+    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
         let etag = seen.meta.etag.clone().unwrap_or_default();
         let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
-        self.store().copy_pieces(seen.meta.size).into_iter().map(piece).collect()
+        Ok(self.store().copy_pieces(seen.meta.size)?.into_iter().map(piece).collect())
     }
 
     /// Sends a write: one piece in one request, several as an upload in parts.
@@ -402,7 +406,8 @@ impl S3Backend {
         for piece in pieces {
             waiting.push(parts.send(self.store(), piece)?);
         }
-        stream::iter(waiting).buffer_unordered(PARTS_AT_ONCE).try_collect().await
+        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        for_each(waiting, PARTS_AT_ONCE, |part| part).await
     }
 
     /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
@@ -410,33 +415,55 @@ impl S3Backend {
         &self,
         target: &Target,
         parts: &mut Parts,
+        reader: Reader,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+    ) -> Result<(u64, Room)> {
+        let mut flying = FuturesUnordered::new();
+        let sent = self.fly(target, parts, reader, content, &mut flying).await;
+        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        let mut failed = None;
+        while let Some(part) = flying.next().await {
+            match part {
+                Ok(part) => parts.add(part),
+                Err(error) => failed = Some(error.during("write", &target.path)),
+            }
+        }
+        match (sent, failed) {
+            (Ok(sent), None) => Ok(sent),
+            (Err(error), _) | (Ok(_), Some(error)) => Err(error),
+        }
+    }
+
+    async fn fly<'s>(
+        &'s self,
+        target: &Target,
+        parts: &mut Parts,
         mut reader: Reader,
         content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+        flying: &mut FuturesUnordered<BoxFuture<'s, Result<(i32, String)>>>,
     ) -> Result<(u64, Room)> {
         let path = &target.path;
         let old = self.replaced(path, parts.key()).await?;
-        let mut flying = FuturesUnordered::new();
+        let mut room = self.room(target, path, reader.taken, old).await?;
         loop {
             let size = parts.next_size(self.shared.part_bytes);
             reader.fill(self, path, content, size).await?;
             if reader.buffer.is_empty() {
-                break;
+                return Ok((reader.taken, room));
             }
+            // Room is taken as the content grows, and not when all of it is there.
+            drop(room);
+            room = self.room(target, path, reader.taken, old).await?;
             let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
             let part = reader.buffer.split_to(at).freeze();
-            flying.push(
-                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?,
-            );
+            let part =
+                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?;
+            flying.push(part.boxed());
             while flying.len() >= PARTS_AT_ONCE {
                 let Some(part) = flying.next().await else { break };
                 parts.add(part.map_err(|e| e.during("write", path))?);
             }
         }
-        while let Some(part) = flying.next().await {
-            parts.add(part.map_err(|e| e.during("write", path))?);
-        }
-        let size = reader.taken;
-        Ok((size, self.room(target, path, size, old).await?))
     }
 }
 
@@ -493,7 +520,7 @@ fn bare(etag: &str) -> &str {
 
 fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
     // Neither any version nor nearly this one: both would overwrite what was not seen.
-    let named = !bare(etag).is_empty() && bare(etag) != "*" && !etag.starts_with("W/");
+    let named = !bare(etag).is_empty() && bare(etag) != "*" && !bare(etag).contains('"');
     if named && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
         return Ok(());
     }

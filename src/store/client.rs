@@ -71,7 +71,7 @@ impl Store {
             check_region(region.as_ref())?;
         }
         let counters = Counters::default();
-        let clock = ServerClock::default();
+        let clock = if embedded { ServerClock::ours() } else { ServerClock::unknown() };
         let Timeouts { attempt, operation, .. } = settings.timeouts;
         let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
         let config = aws_sdk_s3::config::Builder::from(&chain)

@@ -117,6 +117,16 @@ impl Failure {
         }
     }
 
+    /// Whether the request may still reach the storage, or be at work there: nobody there has answered it.
+    pub(super) fn may_be_under_way(&self) -> bool {
+        match &self.cause {
+            Cause::Answer { status, code, .. } => code.is_empty() || matches!(status, 502 | 504),
+            Cause::Unreachable => !refused_connection(&*self.source),
+            Cause::Timeout | Cause::Garbled | Cause::Contradiction => true,
+            Cause::NoCredentials | Cause::Request => false,
+        }
+    }
+
     /// The server does not know what was asked of it.
     pub(super) fn is_not_implemented(&self) -> bool {
         matches!(&self.cause, Cause::Answer { status: 501, .. })
@@ -270,6 +280,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             ErrorKind::Unavailable,
             format!("the storage cannot do this ({said})"),
             "use a server that can, or an operation that needs less",
+        ),
+        (400, "MetadataTooLarge") => error(
+            ErrorKind::TooLarge,
+            format!("the file's metadata is larger than S3 allows ({said})"),
+            "write the file anew, without the metadata that another tool put there",
         ),
         (400, "EntityTooLarge") | (413, _) => error(
             ErrorKind::TooLarge,

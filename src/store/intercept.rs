@@ -97,17 +97,29 @@ impl Intercept for Counters {
     }
 }
 
-/// What time it is at the server: every answer tells.
-#[derive(Debug, Clone, Default)]
+/// What time it is at the server: every success tells.
+#[derive(Debug, Clone)]
 pub(super) struct ServerClock(Arc<AtomicI64>);
 
+/// No answer has told yet.
+const UNKNOWN: i64 = i64::MIN;
+
 impl ServerClock {
-    pub(super) fn now(&self) -> SystemTime {
-        let ahead = self.0.load(Ordering::Relaxed);
+    pub(super) fn unknown() -> Self {
+        Self(Arc::new(AtomicI64::new(UNKNOWN)))
+    }
+
+    /// A server in this process.
+    pub(super) fn ours() -> Self {
+        Self(Arc::new(AtomicI64::new(0)))
+    }
+
+    /// `None` when it is not known.
+    pub(super) fn now(&self) -> Option<SystemTime> {
+        let ahead = Some(self.0.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
         let by = Duration::from_secs(ahead.unsigned_abs());
         let now = SystemTime::now();
-        let there = if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) };
-        there.unwrap_or(now)
+        if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) }
     }
 }
 
@@ -123,6 +135,10 @@ impl Intercept for ServerClock {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
+        // The page of a proxy has the proxy's time.
+        if !context.response().status().is_success() {
+            return Ok(());
+        }
         let date = context.response().headers().get("date");
         let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());

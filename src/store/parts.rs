@@ -58,28 +58,30 @@ struct Upload {
 
 impl Upload {
     async fn abort(mut self) {
+        if let Some(task) = self.start_abort() {
+            // The task goes on when nobody waits for it any more.
+            let _ = task.await;
+        }
+    }
+
+    fn start_abort(&mut self) -> Option<tokio::task::JoinHandle<()>> {
+        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.open)?;
         self.open = false;
-        let (client, bucket, key, id) =
-            (self.client.clone(), self.bucket.clone(), self.key.clone(), self.id.clone());
-        abort(client, bucket, key, id).await;
+        let take = std::mem::take::<String>;
+        let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
+        let aborting = Aborting::new();
+        let abort = abort(self.client.clone(), bucket, key, id);
+        Some(runtime.spawn(async move {
+            abort.await;
+            drop(aborting);
+        }))
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
-        if self.open
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let take = std::mem::take::<String>;
-            let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
-            let aborting = Aborting::new();
-            let abort = abort(self.client.clone(), bucket, key, id);
-            runtime.spawn(async move {
-                abort.await;
-                drop(aborting);
-            });
-        }
+        self.start_abort();
     }
 }
 
@@ -154,11 +156,14 @@ impl Store {
     }
 
     /// The pieces that an object is copied in.
-    pub(crate) fn copy_pieces(&self, size: u64) -> Vec<Range<u64>> {
+    pub(crate) fn copy_pieces(&self, size: u64) -> Result<Vec<Range<u64>>> {
         let pieces = size.div_ceil(self.single_copy_bytes).max(1);
+        if pieces > u64::from(MAX_PARTS.unsigned_abs()) {
+            return Err(corrupt(format!("the storage tells of an object of {size} bytes, which cannot be")));
+        }
         // All of one size, so that none is too small.
         let each = size.div_ceil(pieces).max(1);
-        (0..pieces).map(|i| i * each..((i + 1) * each).min(size)).collect()
+        Ok((0..pieces).map(|i| i * each..((i + 1) * each).min(size)).collect())
     }
 
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{
@@ -180,11 +180,23 @@ impl Store {
     /// Writes an object: one request as a rule, sent again where that cannot apply it twice.
     #[instrument(level = "debug", skip_all, fields(key = write.key.as_str(), id = write.id.as_str()))]
     pub(crate) async fn put(&self, write: &Write<'_>) -> Result<Put> {
-        let started = self.server_time();
+        let began = Instant::now();
         let mut condition = write.condition.clone();
         // The first answer that was lost: from then on only a look at the object tells.
         let mut lost: Option<Error> = None;
+        // Whether a request may still be on its way: then a look tells what is, and not what will be.
+        let mut under_way = false;
         let mut failures = 0;
+        // Such a server was only asked about plain writes. What is left of the risk is the time between
+        // two requests.
+        if let (Payload::Parts { .. }, Condition::Version { etag, .. }, false) =
+            (&write.payload, &condition, self.known)
+        {
+            let now = self.look(write.key.key()).await?;
+            if now.and_then(|seen| seen.meta.etag).as_ref() != Some(etag) {
+                return Ok(Put::Overtaken);
+            }
+        }
         loop {
             let failure = match Box::pin(self.attempt(write, &condition)).await {
                 Attempt::Done(etag) => return Ok(Put::Done { etag }),
@@ -192,6 +204,7 @@ impl Store {
             };
             failures += 1;
             let exhausted = failures >= self.max_attempts;
+            under_way |= failure.may_be_under_way();
             let outcome = match failure.outcome() {
                 // Nothing was asked of the object, so this is the server being busy.
                 Outcome::Condition
@@ -217,16 +230,15 @@ impl Store {
                 Ok(seen) => seen,
                 Err(error) => return Err(Error::uncertain(error)),
             };
+            // As the server told the time with what was seen.
+            let started = self.clock.now().and_then(|now| now.checked_sub(began.elapsed()));
             match verdict(seen.as_ref(), write, started) {
                 Verdict::Done(etag) => return Ok(Put::Done { etag }),
                 Verdict::Overtaken => return Ok(Put::Overtaken),
                 Verdict::Unknowable => return Err(Error::uncertain(reason)),
                 // The upload is gone, and the object is not there.
                 Verdict::NotYet if outcome == Outcome::Gone => return Err(Error::uncertain(reason)),
-                // A request that timed out may still be on its way.
-                Verdict::NotYet if exhausted && reason.kind() == ErrorKind::Timeout => {
-                    return Err(Error::uncertain(reason));
-                }
+                Verdict::NotYet if exhausted && under_way => return Err(Error::uncertain(reason)),
                 Verdict::NotYet if exhausted => return Err(reason),
                 Verdict::NotYet if write.condition == Condition::Always => {
                     // Sent again, it overwrites only what was seen.
@@ -370,9 +382,10 @@ impl Store {
                     // A 404 is as good as a deletion.
                     return Ok(failure.status() == Some(404));
                 }
-                Outcome::Refused => return Err(self.fail(failure)),
-                Outcome::NotDone if exhausted => return Err(self.fail(failure)),
-                Outcome::Lost | Outcome::Condition | Outcome::Gone if exhausted => {
+                Outcome::Refused if !lost => return Err(self.fail(failure)),
+                Outcome::NotDone if exhausted && !lost => return Err(self.fail(failure)),
+                Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),
+                _ if exhausted => {
                     return Err(Error::uncertain(self.fail(failure)));
                 }
                 Outcome::Condition | Outcome::Gone | Outcome::NotDone => {}
@@ -433,14 +446,13 @@ impl Store {
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
                 Outcome::NotDone | Outcome::Lost if failures < self.max_attempts => pause(failures).await,
-                _ => return Err(self.fail(failure)),
+                _ => {
+                    // It may be there all the same; what cannot be taken away now stays.
+                    let _ = self.delete(probe).await;
+                    return Err(self.fail(failure));
+                }
             }
         }
-    }
-
-    /// What time it is at the server, as far as its answers told.
-    pub(crate) fn server_time(&self) -> SystemTime {
-        self.clock.now()
     }
 }
 
@@ -476,7 +488,7 @@ where
     }
 }
 
-fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: SystemTime) -> Verdict {
+fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: Option<SystemTime>) -> Verdict {
     if let Some(seen) = seen
         && seen.properties.history.contains(write.id.as_str())
     {
@@ -485,8 +497,9 @@ fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: SystemTime) -> Verdi
     }
     // Of an object that came in parts S3 tells when its upload began.
     let in_parts = |seen: &Seen| seen.meta.etag.as_ref().is_none_or(|etag| etag.contains('-'));
-    let older = |seen: &Seen| {
-        !in_parts(seen) && seen.meta.modified.is_some_and(|modified| modified + CLOCK_MARGIN <= started)
+    let older = |seen: &Seen| match (seen.meta.modified, started) {
+        (Some(modified), Some(started)) => !in_parts(seen) && modified + CLOCK_MARGIN <= started,
+        _ => false,
     };
     match (&write.condition, seen) {
         (Condition::Always | Condition::Absent, None) => Verdict::NotYet,

@@ -301,3 +301,30 @@ async fn an_interrupted_program_leaves_no_upload_behind() {
     assert!(!b.session().exists("/workspace/long.bin").await.unwrap());
     drop(stdin);
 }
+
+/// A caller that goes away while its failed upload is being aborted does not stop that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_goes_on_when_its_caller_goes_away() {
+    let b = Bucket::embedded().await;
+    let gate = Arc::new(Notify::new());
+    let (go, reached) = (gate.clone(), Arc::new(Notify::new()));
+    let aborting = reached.clone();
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| match request.method.as_str() {
+        "DELETE" => {
+            aborting.notify_one();
+            Reply::ForwardWhen(go.clone())
+        }
+        _ => Reply::Forward,
+    })
+    .await;
+    let broken = Broken { wire, reached: reached.clone(), seen: Arc::default() };
+    let s = broken.session(&b).await;
+    let pieces = (0..12).map(|_| Ok(Bytes::from(vec![7; MIB])));
+    let content = stream::iter(pieces.chain([Err(std::io::Error::other("broke"))]));
+    tokio::select! {
+        _ = s.write_stream("/workspace/x", content, WriteMode::Overwrite) => panic!("it ended early"),
+        () = reached.notified() => {}
+    }
+    gate.notify_one();
+    no_uploads(&b).await;
+}

@@ -426,3 +426,67 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
     assert_eq!(wire.operations(), ["GET", "PUT", "PUT"]);
     assert_eq!(b.session().ls("/workspace").await.unwrap().entries.len(), 1);
 }
+
+/// So many seconds ago, as HTTP tells times.
+fn http_date(ago: u64) -> String {
+    let time = std::time::SystemTime::now() - Duration::from_secs(ago);
+    let time = aws_sdk_s3::primitives::DateTime::from(time);
+    time.fmt(aws_sdk_s3::primitives::DateTimeFormat::HttpDate).unwrap()
+}
+
+/// This machine's clock is a minute ahead of the server's, and the very first answer is lost: what another
+/// wrote just now looked older than the write, and was overwritten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_ahead_overwrites_nobody() {
+    let b = Bucket::embedded().await;
+    let answer = |date: String, more: &str| {
+        let head = format!("HTTP/1.1 200 OK\r\ndate: {date}\r\n{more}connection: close\r\n\r\n");
+        Reply::Raw(head.into_bytes())
+    };
+    let first = AtomicBool::new(true);
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        let date = http_date(60);
+        match request.method.as_str() {
+            "PUT" if first.swap(false, Ordering::SeqCst) => Reply::Reset,
+            "PUT" => answer(date, "etag: \"mine\"\r\ncontent-length: 0\r\n"),
+            _ => {
+                let more = format!("last-modified: {date}\r\netag: \"theirs\"\r\ncontent-length: 3\r\n");
+                answer(date, &more)
+            }
+        }
+    })
+    .await;
+    let s = editor(&wire.endpoint, &b, Duration::from_secs(2)).await;
+    assert!(s.write("/workspace/a.md", "hello").await.unwrap_err().may_have_taken_effect());
+    assert_eq!(wire.operations(), ["HEAD", "PUT"]);
+}
+
+/// The last attempt may still be on its way, whatever the first one died of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_is_on_its_way_is_uncertain() {
+    let b = Bucket::embedded().await;
+    let count = AtomicU64::new(0);
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| match request.method.as_str() {
+        "PUT" if count.fetch_add(1, Ordering::SeqCst) < 2 => Reply::Reset,
+        "PUT" => Reply::ForwardAfter(Duration::from_millis(1500)),
+        _ => Reply::Forward,
+    })
+    .await;
+    let timeouts = skillfs::Timeouts {
+        connect: Duration::from_secs(5),
+        attempt: Duration::from_millis(300),
+        operation: Duration::from_millis(500),
+    };
+    let settings = Settings {
+        endpoint_url: Some(wire.endpoint.clone()),
+        region: Some("us-east-1".to_owned()),
+        credentials: Some(b.credentials.clone()),
+        timeouts,
+        ..settings(&b.name)
+    };
+    let s = SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"));
+    let error = s.write("/workspace/a.md", "hello").await.unwrap_err();
+    assert!(error.may_have_taken_effect(), "{error}");
+    wire.quiet().await;
+    assert_eq!(content(&b).await, "hello");
+}

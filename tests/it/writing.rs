@@ -673,3 +673,80 @@ async fn a_source_that_changes_while_it_is_moved_stays() {
     assert_eq!(text(&s, "/workspace/to/a.md").await, "one");
     assert!(!s.exists("/workspace/from/a.md").await.unwrap());
 }
+
+fn limited(bytes: u64) -> Session {
+    Session { quota: Quota { mount_bytes: Some(bytes), ..Quota::default() }, ..session("u1", "1", "k1") }
+}
+
+/// How many bytes the workspace holds.
+async fn held(b: &Bucket) -> u64 {
+    let all = b.session().ls_recursive("/workspace").await.unwrap();
+    all.entries.iter().filter_map(|entry| entry.size).sum()
+}
+
+/// Writes that are on their way count, also when a refusal counts anew meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_counts_what_is_on_its_way() {
+    let b = Bucket::embedded().await;
+    let wire = Wire::start(Some(&b.endpoint), |request, _| match request.method.as_str() {
+        "PUT" => Reply::ForwardAfter(std::time::Duration::from_millis(1500)),
+        _ => Reply::Forward,
+    })
+    .await;
+    let s = b.through(&wire.endpoint).await.session(&limited(100));
+    let mut writes = Vec::new();
+    for i in 0..8 {
+        let s = s.clone();
+        writes.push(tokio::spawn(async move { s.write(format!("f{i}"), vec![b'x'; 60]).await }));
+        tokio::time::sleep(std::time::Duration::from_millis(80)).await;
+    }
+    let done = futures_util::future::join_all(writes).await;
+    assert_eq!(done.iter().filter(|write| write.as_ref().unwrap().is_ok()).count(), 1);
+    assert_eq!(held(&b).await, 60);
+}
+
+/// What many make smaller, or delete, is given back once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quota_gives_back_once() {
+    let b = Bucket::embedded().await;
+    let s = b.fs.session(&limited(1000));
+    s.write("keep", vec![b'x'; 800]).await.unwrap();
+    s.write("small", vec![b'x'; 200]).await.unwrap();
+    s.upload_files((0..16).map(|_| ("small", Bytes::new()))).await;
+    assert_eq!(kind(s.write("more", vec![b'y'; 300]).await), ErrorKind::QuotaExceeded);
+    s.write("small", vec![b'x'; 200]).await.unwrap();
+    futures_util::future::join_all((0..16).map(|_| s.delete("small"))).await;
+    assert_eq!(kind(s.write("more", vec![b'y'; 300]).await), ErrorKind::QuotaExceeded);
+    s.write("more", vec![b'y'; 200]).await.unwrap();
+    assert_eq!(held(&b).await, 1000);
+}
+
+/// An endless stream is refused when the room is used up, and not when it ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_takes_room_as_it_grows() {
+    let b = Bucket::embedded().await;
+    let s = b.fs.session(&limited(30_000_000));
+    let endless = stream::repeat_with(|| Ok(Bytes::from(vec![b'x'; MIB])));
+    let refused = s.write_stream("/workspace/endless", endless, WriteMode::Overwrite).await;
+    assert_eq!(kind(refused), ErrorKind::QuotaExceeded);
+    assert_eq!((held(&b).await, uploads(&b).await), (0, 0));
+    s.write("/workspace/a", vec![b'x'; 20 * MIB]).await.unwrap();
+}
+
+/// Neither `*`, nor lists, nor weak ones.
+#[tokio::test]
+async fn what_is_no_etag_is_told_before_any_request() {
+    let b = Bucket::embedded().await;
+    let s = b.session();
+    for bad in ["*", "\"*\"", "W/\"x\"", "\"", "*\"", "\"x\",\"y\"", "a\"b", "\"*"] {
+        let mode = WriteMode::IfMatch(bad.to_owned());
+        assert_eq!(kind(s.write_with("/workspace/a", "x", mode).await), ErrorKind::InvalidInput, "{bad}");
+    }
+    assert_eq!(b.fs.requests().total(), 0);
+}
+
+#[tokio::test]
+async fn patience_has_an_end() {
+    let settings = Settings { conflict_patience: std::time::Duration::MAX, ..Settings::new("bucket") };
+    assert_eq!(kind(SkillFs::connect(&settings).await), ErrorKind::InvalidInput);
+}
