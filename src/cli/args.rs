@@ -145,7 +145,7 @@ pub(super) enum Command {
     },
     /// Write a file, from another file or from standard input
     #[command(
-        after_help = "Examples:\n  echo '# Notes' | skillfs write notes.md\n  skillfs write /workspace/deed.pdf --from ./deed.pdf\n  skillfs write notes.md --from new.md --if-match 9b0d4e…   only if nobody changed it\n\nA file that is there is overwritten, unless told otherwise."
+        after_help = "Examples:\n  echo '# Notes' | skillfs write notes.md\n  skillfs write /workspace/deed.pdf --from ./deed.pdf\n  skillfs write notes.md --from new.md --if-match 9b0d4e…\n\nA file that is there is overwritten, unless told otherwise."
     )]
     Write {
         /// What to write, by its whole name
@@ -173,7 +173,7 @@ pub(super) enum Command {
     },
     /// Replace an exact text in a file
     #[command(
-        after_help = "Examples:\n  skillfs edit notes.md --old 'draft' --new 'final'\n  skillfs edit notes.md --old $'one\\ntwo' --new '' --all\n\nThe text must stand there exactly once, or at least once with --all. Other writers' changes\nstay: the replacement is made in what they wrote."
+        after_help = "Examples:\n  skillfs edit notes.md --old 'draft' --new 'final'\n  skillfs edit notes.md --old $'one\\ntwo' --new '' --all\n\nThe text must stand there exactly once, or at least once with --all. Other writers' changes stay: the replacement is made in what they wrote."
     )]
     Edit {
         /// The file, by its whole name
@@ -201,7 +201,7 @@ pub(super) enum Command {
     },
     /// Copy a file or a directory
     #[command(
-        after_help = "Examples:\n  skillfs cp notes.md notes-old.md\n  skillfs cp /skills/escrituras/compraventa /workspace/compraventa\n\nThe target is the new name itself, not a directory to put it in. Files that are there are\nreplaced; what else is in a target directory stays."
+        after_help = "Examples:\n  skillfs cp notes.md notes-old.md\n  skillfs cp /skills/escrituras/compraventa /workspace/compraventa\n\nThe target is the new name itself, not a directory to put it in. Files that are there are replaced; what else is in a target directory stays."
     )]
     Cp {
         /// What to copy, from any mount
@@ -246,7 +246,7 @@ pub(super) enum Command {
     },
     /// Find lines in files: PATH:LINE:TEXT
     #[command(
-        after_help = "Examples:\n  skillfs grep 'TODO'\n  skillfs grep -i 'comprador|vendedor' /ticket --regex -C 2\n  skillfs grep 'price' / --glob '*.md' --max 20\n\nText is searched for as it stands, unless --regex is given. Binary files are left out and\ncounted. Exit code 1 when nothing matches."
+        after_help = "Examples:\n  skillfs grep 'TODO'\n  skillfs grep -i 'comprador|vendedor' /ticket --regex -C 2\n  skillfs grep 'price' / --glob '*.md' --max 20\n\nText is searched for as it stands, unless --regex is given. Binary files are left out and counted. Exit code 1 when nothing matches."
     )]
     Grep {
         /// What to find; one that begins with `-` goes behind `--`
@@ -308,7 +308,7 @@ pub(super) enum SkillsCommand {
     },
     /// Print the catalogue for a prompt: names and descriptions
     #[command(
-        after_help = "Examples:\n  skillfs skills catalog --category engineering\n  skillfs skills catalog --format xml --budget 8000\n\nUnder a budget, in characters, all names stay and descriptions are shortened; then they are\ndropped; then skills, from the end. The text says what was left out."
+        after_help = "Examples:\n  skillfs skills catalog --category engineering\n  skillfs skills catalog --format xml --budget 8000\n\nUnder a budget, in characters, all names stay and descriptions are shortened; then they are dropped; then skills, from the end. The text says what was left out."
     )]
     Catalog {
         /// Only skills of this category

@@ -1042,5 +1042,5 @@ async fn a_million_empty_lines_are_bounded() {
     b.put("threads/1/empty.txt", "\n".repeat(1_000_000)).await;
     let query = Grep { context: 1000, max_matches: 1_000_000, ..Grep::new("") };
     let found = b.session().grep(&query).await.unwrap();
-    assert!(found.truncated && found.lines.len() < 10_000, "{}", found.lines.len());
+    assert!(found.truncated && found.lines.len() < 40_000, "{}", found.lines.len());
 }
