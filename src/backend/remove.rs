@@ -73,7 +73,7 @@ impl S3Backend {
                 return Err(if directory { needs_recursion(&path) } else { error });
             };
             let gone = match &meta.etag {
-                Some(etag) => self.store().delete_version(key, etag).await,
+                Some(_) => self.store().delete_version(key, &meta).await,
                 None => self.store().delete(key).await.map(|()| true),
             };
             if gone.map_err(|e| e.during("delete", &path))? {

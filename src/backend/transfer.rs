@@ -17,7 +17,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, Listed, Lister, Properties, Put, Seen, WriteId, pause};
+use crate::store::{Condition, Listed, Lister, Meta, Properties, Put, Seen, WriteId, pause};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -61,11 +61,10 @@ struct Item {
     marker: bool,
 }
 
-/// A file that was copied: the version, and its size.
+/// A file that was copied, in this version.
 struct Copied {
     item: Item,
-    etag: String,
-    size: u64,
+    version: Meta,
 }
 
 /// What a source turned out to be.
@@ -170,7 +169,7 @@ impl S3Backend {
                         false => source.listed(copied.item.key.as_str()),
                     };
                 let key = key.ok_or_else(|| Self::not_found(&copied.item.path))?;
-                let gone = self.store().delete_version(&key, &copied.etag).await;
+                let gone = self.store().delete_version(&key, &copied.version).await;
                 let gone = gone.map_err(|e| e.during("delete the source of the move", &copied.item.path))?;
                 Ok::<_, Error>((!gone).then_some(copied.item.path))
             }
@@ -239,7 +238,7 @@ impl S3Backend {
             from: from.clone(),
             to: target.path.clone(),
             files: files.clone().count() as u64,
-            bytes: files.fold(0, |sum, copied| sum.saturating_add(copied.size)),
+            bytes: files.fold(0, |sum, copied| sum.saturating_add(copied.version.size)),
             hidden,
         };
         Ok((done, copied))
@@ -266,17 +265,17 @@ impl S3Backend {
             let during = |e: Error| e.during("copy", &item.path);
             let seen = self.store().look(&item.key).await.map_err(during)?;
             let Some(seen) = seen else { return Err(Self::not_found(&item.path)) };
-            let Some(etag) = seen.meta.etag.clone() else {
+            if seen.meta.etag.is_none() {
                 return Err(Error::new(
                     ErrorKind::Corrupt,
                     format!("the storage gives no ETag for `{}`", item.path),
                 )
                 .at(&item.path));
-            };
+            }
             let size = seen.meta.size;
             // A folder that is there needs no marker; and what has content there is none.
             if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
-                return Ok(Copied { item, etag, size });
+                return Ok(Copied { item, version: seen.meta });
             }
             let room = match grows {
                 true => {
@@ -290,7 +289,7 @@ impl S3Backend {
                 if let Some(room) = room {
                     room.keep();
                 }
-                return Ok(Copied { item, etag, size });
+                return Ok(Copied { item, version: seen.meta });
             }
             if condition == Condition::Absent
                 && !item.marker

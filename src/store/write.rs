@@ -340,7 +340,8 @@ impl Store {
     ///
     /// `false`: it is another version, and stays.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
-    pub(crate) async fn delete_version(&self, key: &WritableKey, etag: &str) -> Result<bool> {
+    pub(crate) async fn delete_version(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
+        let etag = version.etag.as_deref().unwrap_or_default();
         let mut lost = false;
         let mut failures = 0;
         loop {
@@ -350,7 +351,10 @@ impl Store {
             if !conditional.trusted || lost {
                 match self.look(key.key()).await {
                     Ok(None) => return Ok(true),
-                    Ok(Some(seen)) if seen.meta.etag.as_deref() == Some(etag) => {}
+                    // The same content is not the same file, when it was written later.
+                    Ok(Some(seen))
+                        if seen.meta.etag == version.etag
+                            && (!lost || seen.meta.modified == version.modified) => {}
                     // Perhaps it was deleted, and another came in its place.
                     Ok(Some(_)) if lost => return Err(Error::uncertain(not_told())),
                     Ok(Some(_)) => return Ok(false),
@@ -422,6 +426,7 @@ impl Store {
 
     /// Asks the server whether it minds conditions: a write to a key that is not there, on a version that
     /// cannot be. A server that does not mind makes the object, which is taken away again.
+    #[instrument(level = "debug", skip_all, fields(key = probe.as_str()))]
     pub(crate) async fn honours_conditions(&self, probe: &WritableKey) -> Result<bool> {
         let mut failures = 0;
         loop {
