@@ -6,6 +6,7 @@ mod find;
 mod grep;
 mod lines;
 mod list;
+mod pieces;
 mod quota;
 mod read;
 mod remove;

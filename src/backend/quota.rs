@@ -133,12 +133,10 @@ impl S3Backend {
         }
         let key = target.mount.prefix().as_str().to_owned();
         let usage = self.shared.usages.get_with(key, async { Arc::default() }).await;
-        let at = self.count(&target.mount, &usage, None).await?;
+        let known = self.count(&target.mount, &usage, None).await?;
         if let Err(refused) = self.take(&usage, held, target, path) {
-            // Others may have made room meanwhile: look again, unless that was just done.
-            if at.elapsed() < Duration::from_millis(10) && usage.lock().taken == Held::default() {
-                return Err(refused);
-            }
+            // Others may have made room since it was counted: look again, unless that was just done.
+            let Some(at) = known else { return Err(refused) };
             self.count(&target.mount, &usage, Some(at)).await?;
             self.take(&usage, held, target, path)?;
         }
@@ -194,19 +192,24 @@ impl S3Backend {
     }
 
     /// Counts what a mount holds, unless that is known: one request for every 1,000 keys. With `after` it
-    /// is known only if it was counted later. Tells when it was counted.
-    async fn count(&self, mount: &Directory, usage: &Usage, after: Option<Instant>) -> Result<Instant> {
+    /// is known only if it was counted later. Tells since when it was known; `None` when it was counted now.
+    async fn count(
+        &self,
+        mount: &Directory,
+        usage: &Usage,
+        after: Option<Instant>,
+    ) -> Result<Option<Instant>> {
         let known = || {
             let counted = usage.lock().counted?;
             let newer = after.is_none_or(|after| counted.at > after);
             (newer && counted.at.elapsed() < FRESH_FOR).then_some(counted.at)
         };
         if let Some(at) = known() {
-            return Ok(at);
+            return Ok(Some(at));
         }
         let _counting = usage.counting.lock().await;
         if let Some(at) = known() {
-            return Ok(at);
+            return Ok(Some(at));
         }
         let mut held = Held::default();
         let mut lister = Lister::new(mount.prefix(), Depth::All);
@@ -219,9 +222,8 @@ impl S3Backend {
                 }
             }
         }
-        let at = Instant::now();
-        usage.lock().counted = Some(Counted { at, held });
-        Ok(at)
+        usage.lock().counted = Some(Counted { at: Instant::now(), held });
+        Ok(None)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::transfer::for_each;
+use super::pieces::for_each;
 use super::write::busy;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};

@@ -4,12 +4,11 @@
 //! deletes only the versions that it copied: at every moment each file is whole at its source or at its
 //! target.
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::pieces::for_each;
 use super::read::is_directory;
 use super::union::{Found, below_mount};
 use super::write::already_exists;
@@ -436,33 +435,6 @@ impl S3Backend {
         match items.iter().find(|item| !item.marker && taken.contains(item.target.as_str())) {
             Some(item) => Err(already_exists(&item.to)),
             None => Ok(()),
-        }
-    }
-}
-
-/// Does something to all items, so many at once. Behind a failure nothing more begins, and what has begun
-/// is waited for: given up, it could still take effect, over what was written since.
-pub(super) async fn for_each<I, T, W>(
-    items: Vec<I>,
-    at_once: usize,
-    mut work: impl FnMut(I) -> W,
-) -> Result<Vec<T>>
-where
-    W: Future<Output = Result<T>>,
-{
-    let (mut items, mut running) = (items.into_iter(), FuturesUnordered::new());
-    let (mut done, mut failed) = (Vec::new(), None);
-    loop {
-        while failed.is_none()
-            && running.len() < at_once
-            && let Some(item) = items.next()
-        {
-            running.push(work(item));
-        }
-        match running.next().await {
-            Some(Ok(result)) => done.push(result),
-            Some(Err(error)) => failed = failed.or(Some(error)),
-            None => return failed.map_or(Ok(done), Err),
         }
     }
 }

@@ -3,28 +3,20 @@
 use std::io;
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, Stream, StreamExt, stream};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
-use super::quota::Room;
-use super::transfer::for_each;
+use super::pieces::Reader;
 use super::{FileBytes, S3Backend};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{ObjectKey, Target, WritableKey};
+use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{
-    Condition, History, PartSource, Parts, Payload, Properties, Put, Seen, Write, WriteId, pause,
-};
+use crate::store::{Condition, History, Payload, Properties, Put, Write, WriteId, pause};
 
 /// Items of a batch that are under way at once.
 const BATCH: usize = 32;
-
-/// Parts of one upload that are under way at once.
-const PARTS_AT_ONCE: usize = 4;
 
 /// What a write may replace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -181,12 +173,12 @@ impl S3Backend {
     async fn write_bytes(&self, path: VirtualPath, content: Bytes, mode: &WriteMode) -> Result<Written> {
         let (target, key) = self.file_target(&path)?;
         self.check_file_size(&path, content.len() as u64)?;
-        self.prepare(&target, mode).await?;
+        let condition = self.condition(&target, mode).await?;
         if content.len() as u64 > self.store().single_put_bytes() {
             let whole = stream::iter([Ok(content)]);
-            return self.write_parts(&target, &key, whole, mode).await;
+            return self.write_parts(&target, &key, whole, mode, condition).await;
         }
-        self.write_once(&target, &key, content, mode).await
+        self.write_once(&target, &key, content, mode, condition).await
     }
 
     #[instrument(name = "write", skip_all, fields(?path, ?mode))]
@@ -197,8 +189,8 @@ impl S3Backend {
         mode: &WriteMode,
     ) -> Result<Written> {
         let (target, key) = self.file_target(&path)?;
-        self.prepare(&target, mode).await?;
-        self.write_parts(&target, &key, content, mode).await
+        let condition = self.condition(&target, mode).await?;
+        self.write_parts(&target, &key, content, mode, condition).await
     }
 
     /// The file that a path means for writing: by its literal name.
@@ -212,16 +204,22 @@ impl S3Backend {
         }
     }
 
-    /// What must be known before the content is taken in.
-    async fn prepare(&self, target: &Target, mode: &WriteMode) -> Result<()> {
-        if let WriteMode::IfMatch(etag) = mode {
-            check_etag(&target.path, etag)?;
-        }
-        if *mode == WriteMode::Overwrite || self.conditions(target).await? {
-            return Ok(());
+    /// What a mode asks of the storage, found before the content is taken in.
+    async fn condition(&self, target: &Target, mode: &WriteMode) -> Result<Condition> {
+        let condition = match mode {
+            WriteMode::Overwrite => return Ok(Condition::Always),
+            WriteMode::CreateNew => Condition::Absent,
+            WriteMode::IfMatch(etag) => {
+                check_etag(&target.path, etag)?;
+                Condition::Version { etag: bare(etag).to_owned(), known: None }
+            }
+        };
+        if self.conditions(target).await? {
+            return Ok(condition);
         }
         // The caller accepts that this is a look, and no promise.
-        self.not_as_wanted(target, mode).await
+        self.not_as_wanted(target, mode).await?;
+        Ok(Condition::Always)
     }
 
     /// Tells what stands against a mode; nothing when it could go through now. One request.
@@ -240,15 +238,6 @@ impl S3Backend {
         }
     }
 
-    async fn condition(&self, target: &Target, mode: &WriteMode) -> Result<Condition> {
-        Ok(match mode {
-            WriteMode::Overwrite => Condition::Always,
-            _ if !self.conditions(target).await? => Condition::Always,
-            WriteMode::CreateNew => Condition::Absent,
-            WriteMode::IfMatch(etag) => Condition::Version { etag: bare(etag).to_owned(), known: None },
-        })
-    }
-
     /// The size of what a write replaces, where a quota counts.
     pub(super) async fn replaced(&self, path: &VirtualPath, key: &WritableKey) -> Result<Option<u64>> {
         if !self.counts_usage() {
@@ -264,6 +253,7 @@ impl S3Backend {
         key: &WritableKey,
         content: Bytes,
         mode: &WriteMode,
+        condition: Condition,
     ) -> Result<Written> {
         let size = content.len() as u64;
         let _turn = self.quota_turn(key).await;
@@ -271,7 +261,6 @@ impl S3Backend {
         let room = self.room(target, &target.path, size, old).await?;
         let id = WriteId::new()?;
         let properties = new_file(&target.path, &id);
-        let condition = self.condition(target, mode).await?;
         let write =
             Write { key, id: &id, payload: Payload::Bytes(content), condition, properties: &properties };
         let etag = self.put_as(target, mode, &write).await?;
@@ -306,16 +295,16 @@ impl S3Backend {
         key: &WritableKey,
         content: impl Stream<Item = io::Result<Bytes>> + Send,
         mode: &WriteMode,
+        condition: Condition,
     ) -> Result<Written> {
         let mut content = Box::pin(content);
-        let mut reader = Reader { buffer: BytesMut::new(), ended: false, taken: 0 };
+        let mut reader = Reader::default();
         reader.fill(self, &target.path, &mut content, self.store().single_put_bytes() + 1).await?;
-        if reader.ended {
-            return self.write_once(target, key, reader.buffer.freeze(), mode).await;
+        if reader.is_ended() {
+            return self.write_once(target, key, reader.into_bytes(), mode, condition).await;
         }
         let id = WriteId::new()?;
         let properties = new_file(&target.path, &id);
-        let condition = self.condition(target, mode).await?;
         let _turn = self.quota_turn(key).await;
         let parts = self.store().start_parts(key, &properties).await;
         let mut parts = parts.map_err(|e| e.during("write", &target.path))?;
@@ -338,171 +327,6 @@ impl S3Backend {
         parts.completed();
         room.keep();
         Ok(Written { path: target.path.clone(), size, etag })
-    }
-
-    /// Content as it is sent: one piece when it is short.
-    pub(super) fn pieces(&self, mut content: Bytes) -> Vec<PartSource> {
-        if content.len() as u64 <= self.store().single_put_bytes() {
-            return vec![PartSource::Bytes(content)];
-        }
-        let size = usize::try_from(self.shared.part_bytes).unwrap_or(usize::MAX);
-        let mut pieces = Vec::new();
-        while !content.is_empty() {
-            pieces.push(PartSource::Bytes(content.split_to(size.min(content.len()))));
-        }
-        pieces
-    }
-
-    /// An object as it is copied: one piece up to the limit of S3.
-    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
-        let etag = seen.meta.etag.clone().unwrap_or_default();
-        let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
-        Ok(self.store().copy_pieces(seen.meta.size)?.into_iter().map(piece).collect())
-    }
-
-    /// Sends a write: one piece in one request, several as an upload in parts.
-    pub(super) async fn put_pieces(
-        &self,
-        key: &WritableKey,
-        id: &WriteId,
-        condition: Condition,
-        properties: &Properties,
-        mut pieces: Vec<PartSource>,
-    ) -> Result<Put> {
-        if pieces.len() <= 1 {
-            let payload = match pieces.pop() {
-                Some(PartSource::Bytes(bytes)) => Payload::Bytes(bytes),
-                Some(PartSource::Copy { source, etag, range }) => {
-                    Payload::CopyOf { source, etag, size: range.end }
-                }
-                None => Payload::Bytes(Bytes::new()),
-            };
-            return self.store().put(&Write { key, id, payload, condition, properties }).await;
-        }
-        let mut parts = self.store().start_parts(key, properties).await?;
-        let sent = self.send_pieces(&mut parts, pieces).await;
-        let put = match sent {
-            Ok(done) => {
-                for part in done {
-                    parts.add(part);
-                }
-                let payload = parts.payload();
-                self.store().put(&Write { key, id, payload, condition, properties }).await
-            }
-            Err(error) => Err(error),
-        };
-        match &put {
-            Ok(Put::Done { .. }) => parts.completed(),
-            // Should it have taken effect after all, there is nothing to abort, and that does no harm.
-            _ => parts.abort().await,
-        }
-        put
-    }
-
-    /// Uploads pieces, several at once.
-    async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<Vec<(i32, String)>> {
-        // All of them are made first: a closure over a stream would keep callers from spawning this.
-        let mut waiting = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            waiting.push(parts.send(self.store(), piece)?);
-        }
-        // What is on its way is waited for, also behind a failure: it could outlive the abort.
-        for_each(waiting, PARTS_AT_ONCE, |part| part).await
-    }
-
-    /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
-    async fn send_parts(
-        &self,
-        target: &Target,
-        parts: &mut Parts,
-        reader: Reader,
-        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
-    ) -> Result<(u64, Room)> {
-        let mut flying = FuturesUnordered::new();
-        let sent = self.fly(target, parts, reader, content, &mut flying).await;
-        // What is on its way is waited for, also behind a failure: it could outlive the abort.
-        let mut failed = None;
-        while let Some(part) = flying.next().await {
-            match part {
-                Ok(part) => parts.add(part),
-                Err(error) => failed = Some(error.during("write", &target.path)),
-            }
-        }
-        match (sent, failed) {
-            (Ok(sent), None) => Ok(sent),
-            (Err(error), _) | (Ok(_), Some(error)) => Err(error),
-        }
-    }
-
-    async fn fly<'s>(
-        &'s self,
-        target: &Target,
-        parts: &mut Parts,
-        mut reader: Reader,
-        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
-        flying: &mut FuturesUnordered<BoxFuture<'s, Result<(i32, String)>>>,
-    ) -> Result<(u64, Room)> {
-        let path = &target.path;
-        let old = self.replaced(path, parts.key()).await?;
-        let mut room = self.room(target, path, reader.taken, old).await?;
-        loop {
-            let size = parts.next_size(self.shared.part_bytes);
-            reader.fill(self, path, content, size).await?;
-            if reader.buffer.is_empty() {
-                return Ok((reader.taken, room));
-            }
-            // Room is taken as the content grows, and not when all of it is there.
-            drop(room);
-            room = self.room(target, path, reader.taken, old).await?;
-            let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
-            let part = reader.buffer.split_to(at).freeze();
-            let part =
-                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?;
-            flying.push(part.boxed());
-            while flying.len() >= PARTS_AT_ONCE {
-                let Some(part) = flying.next().await else { break };
-                parts.add(part.map_err(|e| e.during("write", path))?);
-            }
-        }
-    }
-}
-
-/// Content that is taken in as it is needed.
-struct Reader {
-    buffer: BytesMut,
-    ended: bool,
-    taken: u64,
-}
-
-impl Reader {
-    /// Takes content in until there are `bytes` of it, or no more.
-    async fn fill(
-        &mut self,
-        backend: &S3Backend,
-        path: &VirtualPath,
-        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
-        bytes: u64,
-    ) -> Result<()> {
-        while !self.ended && (self.buffer.len() as u64) < bytes {
-            match content.next().await {
-                Some(Ok(piece)) => {
-                    self.taken += piece.len() as u64;
-                    backend.check_file_size(path, self.taken)?;
-                    self.buffer.extend_from_slice(&piece);
-                }
-                Some(Err(error)) => {
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!("cannot write `{path}`: its content broke off: {error}"),
-                    )
-                    .at(path)
-                    .with_hint("nothing was written; check where the content comes from")
-                    .with_source(error));
-                }
-                None => self.ended = true,
-            }
-        }
-        Ok(())
     }
 }
 

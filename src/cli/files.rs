@@ -1,7 +1,6 @@
 //! The commands that change and find files.
 
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 
@@ -155,9 +154,9 @@ fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> Content {
 }
 
 fn unreadable(source: &Source, error: std::io::Error) -> Error {
-    let name = source.file().map_or("standard input".to_owned(), |file: &Path| {
-        format!("`{}`", shorten(&PathBuf::from(file).display().to_string()))
-    });
+    let name = source
+        .file()
+        .map_or("standard input".to_owned(), |file| format!("`{}`", shorten(&file.display().to_string())));
     Error::new(ErrorKind::InvalidInput, format!("cannot read {name}: {error}"))
         .with_hint("nothing was written; give a file that can be read, or `-` for standard input")
         .with_source(error)

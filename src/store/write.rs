@@ -299,8 +299,10 @@ impl Store {
                     .set_content_disposition(content_disposition)
                     .set_cache_control(cache_control)
                     .set_metadata(metadata);
-                let patience = self.attempt_patience + Duration::from_secs(size / SLOWEST_COPY);
-                in_time(patience, Box::pin(request.send()), |copy| copy.copy_object_result?.e_tag).await
+                in_time(self.copy_patience(*size), Box::pin(request.send()), |copy| {
+                    copy.copy_object_result?.e_tag
+                })
+                .await
             }
             Payload::Parts { upload, parts } => {
                 let part = |(number, etag): &(i32, String)| {
@@ -389,9 +391,7 @@ impl Store {
                 Outcome::Refused if !lost => return Err(self.fail(failure)),
                 Outcome::NotDone if exhausted && !lost => return Err(self.fail(failure)),
                 Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),
-                _ if exhausted => {
-                    return Err(Error::uncertain(self.fail(failure)));
-                }
+                _ if exhausted => return Err(Error::uncertain(self.fail(failure))),
                 Outcome::Condition | Outcome::Gone | Outcome::NotDone => {}
                 Outcome::Lost => lost = true,
             }

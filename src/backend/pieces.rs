@@ -1,0 +1,223 @@
+//! Content in pieces: one request when it is short, an upload in parts when it is not, and many things at
+//! once in order.
+
+use std::io;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, Stream, StreamExt};
+
+use super::S3Backend;
+use super::quota::Room;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{ObjectKey, Target, WritableKey};
+use crate::path::VirtualPath;
+use crate::store::{Condition, PartSource, Parts, Payload, Properties, Put, Seen, Write, WriteId};
+
+/// Parts of one upload that are under way at once.
+const PARTS_AT_ONCE: usize = 4;
+
+impl S3Backend {
+    /// Content as it is sent: one piece when it is short.
+    pub(super) fn pieces(&self, mut content: Bytes) -> Vec<PartSource> {
+        if content.len() as u64 <= self.store().single_put_bytes() {
+            return vec![PartSource::Bytes(content)];
+        }
+        let size = usize::try_from(self.shared.part_bytes).unwrap_or(usize::MAX);
+        let mut pieces = Vec::new();
+        while !content.is_empty() {
+            pieces.push(PartSource::Bytes(content.split_to(size.min(content.len()))));
+        }
+        pieces
+    }
+
+    /// An object as it is copied: one piece up to the limit of S3.
+    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
+        let etag = seen.meta.etag.clone().unwrap_or_default();
+        let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
+        Ok(self.store().copy_pieces(seen.meta.size)?.into_iter().map(piece).collect())
+    }
+
+    /// Sends a write: one piece in one request, several as an upload in parts.
+    pub(super) async fn put_pieces(
+        &self,
+        key: &WritableKey,
+        id: &WriteId,
+        condition: Condition,
+        properties: &Properties,
+        mut pieces: Vec<PartSource>,
+    ) -> Result<Put> {
+        if pieces.len() <= 1 {
+            let payload = match pieces.pop() {
+                Some(PartSource::Bytes(bytes)) => Payload::Bytes(bytes),
+                Some(PartSource::Copy { source, etag, range }) => {
+                    Payload::CopyOf { source, etag, size: range.end }
+                }
+                None => Payload::Bytes(Bytes::new()),
+            };
+            return self.store().put(&Write { key, id, payload, condition, properties }).await;
+        }
+        let mut parts = self.store().start_parts(key, properties).await?;
+        let sent = self.send_pieces(&mut parts, pieces).await;
+        let put = match sent {
+            Ok(done) => {
+                for part in done {
+                    parts.add(part);
+                }
+                let payload = parts.payload();
+                self.store().put(&Write { key, id, payload, condition, properties }).await
+            }
+            Err(error) => Err(error),
+        };
+        match &put {
+            Ok(Put::Done { .. }) => parts.completed(),
+            // Should it have taken effect after all, there is nothing to abort, and that does no harm.
+            _ => parts.abort().await,
+        }
+        put
+    }
+
+    /// Uploads pieces, several at once.
+    async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<Vec<(i32, String)>> {
+        // All of them are made first: a closure over a stream would keep callers from spawning this.
+        let mut waiting = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            waiting.push(parts.send(self.store(), piece)?);
+        }
+        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        for_each(waiting, PARTS_AT_ONCE, |part| part).await
+    }
+
+    /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
+    pub(super) async fn send_parts(
+        &self,
+        target: &Target,
+        parts: &mut Parts,
+        reader: Reader,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+    ) -> Result<(u64, Room)> {
+        let mut flying = FuturesUnordered::new();
+        let sent = self.fly(target, parts, reader, content, &mut flying).await;
+        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        let mut failed = None;
+        while let Some(part) = flying.next().await {
+            match part {
+                Ok(part) => parts.add(part),
+                Err(error) => failed = Some(error.during("write", &target.path)),
+            }
+        }
+        match (sent, failed) {
+            (Ok(sent), None) => Ok(sent),
+            (Err(error), _) | (Ok(_), Some(error)) => Err(error),
+        }
+    }
+
+    async fn fly<'s>(
+        &'s self,
+        target: &Target,
+        parts: &mut Parts,
+        mut reader: Reader,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+        flying: &mut FuturesUnordered<BoxFuture<'s, Result<(i32, String)>>>,
+    ) -> Result<(u64, Room)> {
+        let path = &target.path;
+        let old = self.replaced(path, parts.key()).await?;
+        let mut room = self.room(target, path, reader.taken, old).await?;
+        loop {
+            let size = parts.next_size(self.shared.part_bytes);
+            reader.fill(self, path, content, size).await?;
+            if reader.buffer.is_empty() {
+                return Ok((reader.taken, room));
+            }
+            // Room is taken as the content grows, and not when all of it is there.
+            drop(room);
+            room = self.room(target, path, reader.taken, old).await?;
+            let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
+            let part = reader.buffer.split_to(at).freeze();
+            let part =
+                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?;
+            flying.push(part.boxed());
+            while flying.len() >= PARTS_AT_ONCE {
+                let Some(part) = flying.next().await else { break };
+                parts.add(part.map_err(|e| e.during("write", path))?);
+            }
+        }
+    }
+}
+
+/// Content that is taken in as it is needed.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    buffer: BytesMut,
+    ended: bool,
+    taken: u64,
+}
+
+impl Reader {
+    /// Whether all of the content is here.
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        self.buffer.freeze()
+    }
+
+    /// Takes content in until there are `bytes` of it, or no more.
+    pub(super) async fn fill(
+        &mut self,
+        backend: &S3Backend,
+        path: &VirtualPath,
+        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
+        bytes: u64,
+    ) -> Result<()> {
+        while !self.ended && (self.buffer.len() as u64) < bytes {
+            match content.next().await {
+                Some(Ok(piece)) => {
+                    self.taken += piece.len() as u64;
+                    backend.check_file_size(path, self.taken)?;
+                    self.buffer.extend_from_slice(&piece);
+                }
+                Some(Err(error)) => {
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
+                        format!("cannot write `{path}`: its content broke off: {error}"),
+                    )
+                    .at(path)
+                    .with_hint("nothing was written; check where the content comes from")
+                    .with_source(error));
+                }
+                None => self.ended = true,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does something to all items, so many at once. Behind a failure nothing more begins, and what has begun
+/// is waited for: given up, it could still take effect, over what was written since.
+pub(super) async fn for_each<I, T, W>(
+    items: Vec<I>,
+    at_once: usize,
+    mut work: impl FnMut(I) -> W,
+) -> Result<Vec<T>>
+where
+    W: Future<Output = Result<T>>,
+{
+    let (mut items, mut running) = (items.into_iter(), FuturesUnordered::new());
+    let (mut done, mut failed) = (Vec::new(), None);
+    loop {
+        while failed.is_none()
+            && running.len() < at_once
+            && let Some(item) = items.next()
+        {
+            running.push(work(item));
+        }
+        match running.next().await {
+            Some(Ok(result)) => done.push(result),
+            Some(Err(error)) => failed = failed.or(Some(error)),
+            None => return failed.map_or(Ok(done), Err),
+        }
+    }
+}
