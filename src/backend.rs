@@ -1,9 +1,12 @@
 //! Sessions: what an agent sees. Every operation is a few requests of the store, and its cost is
 //! stated.
 
+mod beside;
 mod edit;
 mod find;
 mod grep;
+mod known;
+mod layers;
 mod lines;
 mod list;
 mod pieces;
@@ -29,11 +32,12 @@ pub use self::remove::Deleted;
 pub use self::transfer::{Overwrite, Transferred};
 pub(crate) use self::union::{SkillPlace, Union};
 pub use self::write::{Capabilities, WriteMode, Written};
-use crate::config::Settings;
+use crate::cache::CacheCounts;
+use crate::config::{Freshness, Settings};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Mount, Mounts, Quota, Session};
+use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{RequestCounts, Store};
 
@@ -54,6 +58,7 @@ struct Shared {
     queues: Queues,
     usages: Usages,
     line_indexes: LineIndexes,
+    freshness: Freshness,
 }
 
 impl SkillFs {
@@ -88,6 +93,7 @@ impl SkillFs {
             queues: Queues::default(),
             usages: quota::usages(),
             line_indexes: lines::indexes(),
+            freshness: settings.freshness,
             list_undescribed_skills: settings.list_undescribed_skills,
         }))
     }
@@ -95,12 +101,22 @@ impl SkillFs {
     /// Opens a session. No I/O; it costs microseconds.
     #[must_use]
     pub fn session(&self, session: &Session) -> S3Backend {
+        let mounts = Mounts::of(session);
         S3Backend {
             shared: self.0.clone(),
-            mounts: Arc::new(Mounts::of(session)),
+            store: self.0.store.on_behalf_of(Tenant::of(session)),
+            layers: layers::name_of(&mounts),
+            mounts: Arc::new(mounts),
             quota: session.quota,
             accepts_lost_updates: false,
+            fresh: false,
         }
+    }
+
+    /// What is remembered by all sessions of this handle, and how often it helped.
+    #[must_use]
+    pub fn cache(&self) -> CacheCounts {
+        self.0.store.cache().counts()
     }
 
     /// Requests sent so far by all sessions of this handle, retries included.
@@ -119,9 +135,15 @@ impl SkillFs {
 #[derive(Debug, Clone)]
 pub struct S3Backend {
     shared: Arc<Shared>,
+    /// The storage, on behalf of this session's tenant.
+    store: Store,
     mounts: Arc<Mounts>,
+    /// The libraries behind `/skills`, as one name.
+    layers: Arc<str>,
     quota: Quota,
     accepts_lost_updates: bool,
+    /// Whether every answer must be as new as the question.
+    fresh: bool,
 }
 
 impl S3Backend {
@@ -130,12 +152,20 @@ impl S3Backend {
         self.mounts.iter()
     }
 
+    /// The same session, whose answers are as new as its questions, whatever
+    /// [`Settings::freshness`](crate::Settings::freshness) says. What is known and has not changed is not
+    /// sent again.
+    #[must_use]
+    pub fn fresh(&self) -> Self {
+        Self { fresh: true, ..self.clone() }
+    }
+
     pub(crate) fn lists_undescribed_skills(&self) -> bool {
         self.shared.list_undescribed_skills
     }
 
     fn store(&self) -> &Store {
-        &self.shared.store
+        &self.store
     }
 
     /// Alike for what is missing and for what belongs to somebody else.

@@ -1,5 +1,6 @@
 //! The command line: a thin layer over the library. Data goes to stdout, talk to stderr.
 
+mod admin;
 mod args;
 mod demo;
 mod files;
@@ -97,7 +98,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Command::Admin(command) = command {
-        return skills::admin(command, output).await;
+        return admin::run(&global, command, output).await;
     }
     let mut content = None;
     if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
@@ -140,11 +141,15 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The session that flags and environment name, on the store that they name. A local store is made by
-/// what `writes` new files.
+/// The session that flags and environment name, on the store that they name.
 async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backend> {
     let session = session(global)?;
-    let fs = match &global.embedded {
+    Ok(connect(global, writes, output).await?.session(&session))
+}
+
+/// The store that flags and environment name. A local one is made by what `writes` new files.
+async fn connect(global: &Global, writes: bool, output: &Output) -> Result<SkillFs> {
+    match &global.embedded {
         Some(directory) => {
             let new = !directory.is_file() && !Embedded::is_in(directory);
             let shown = directory.display();
@@ -163,7 +168,7 @@ async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backen
             if new {
                 output.note(&format!("made a new store in `{shown}`"));
             }
-            SkillFs::embedded(&embedded, &settings).await?
+            SkillFs::embedded(&embedded, &settings).await
         }
         None => {
             let settings = Settings {
@@ -171,10 +176,9 @@ async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backen
                 region: global.region.clone(),
                 ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
             };
-            SkillFs::connect(&settings).await?
+            SkillFs::connect(&settings).await
         }
-    };
-    Ok(fs.session(&session))
+    }
 }
 
 /// An embedded store is a directory of one's own. The environment's bucket is one on S3.

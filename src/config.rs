@@ -49,6 +49,17 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// How often a request is sent at most, the first time included. Default 3.
     pub max_attempts: u32,
+    /// How many requests may be under way at once. Default 256.
+    pub max_requests: usize,
+    /// How many of them for one tenant; those of different tenants take turns. Default 64.
+    pub max_requests_per_tenant: usize,
+    /// Whether a read that takes much longer than others is given up and sent again: one of twenty at most.
+    /// Default true.
+    pub reissue_slow: bool,
+    /// How old an answer may be. Own writes are always seen at once.
+    pub freshness: Freshness,
+    /// How much is remembered, in bytes, for all tenants together. Zero remembers nothing. Default 64 MiB.
+    pub cache_bytes: u64,
     /// How many idle connections are kept. Default 64.
     pub max_idle_connections: usize,
     /// The largest text that is read or edited whole, in bytes. Default 10 MiB.
@@ -79,6 +90,11 @@ impl Settings {
             credentials: None,
             timeouts: Timeouts::default(),
             max_attempts: 3,
+            max_requests: 256,
+            max_requests_per_tenant: 64,
+            reissue_slow: true,
+            freshness: Freshness::default(),
+            cache_bytes: 64 * 1024 * 1024,
             max_idle_connections: 64,
             max_read_bytes: 10 * 1024 * 1024,
             conflict_patience: Duration::from_secs(10),
@@ -117,6 +133,8 @@ impl Settings {
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         for (name, duration) in [
             ("conflict_patience", self.conflict_patience),
+            ("freshness.skills", self.freshness.skills),
+            ("freshness.files", self.freshness.files),
             ("timeouts.connect", self.timeouts.connect),
             ("timeouts.attempt", self.timeouts.attempt),
             ("timeouts.operation", self.timeouts.operation),
@@ -248,6 +266,32 @@ pub(crate) fn no_bucket() -> Error {
         "name one with `--bucket` or {}, or use a local store with `--embedded DIR`",
         env::BUCKET
     ))
+}
+
+/// How long others may go on seeing what somebody outside of this process has changed.
+///
+/// What was asked for is remembered for so long, and asked for anew in the background when half of the time
+/// is over. Zero asks the storage every time; what has not changed is still not sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Freshness {
+    /// In `/skills`. Default 10 s.
+    pub skills: Duration,
+    /// In `/workspace` and `/ticket`. Default 1 s.
+    pub files: Duration,
+}
+
+impl Freshness {
+    /// One bound for everything.
+    #[must_use]
+    pub fn all(bound: Duration) -> Self {
+        Self { skills: bound, files: bound }
+    }
+}
+
+impl Default for Freshness {
+    fn default() -> Self {
+        Self { skills: Duration::from_secs(10), files: Duration::from_secs(1) }
+    }
 }
 
 /// Time limits of requests.

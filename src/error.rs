@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -188,6 +189,19 @@ impl Error {
         error.with_source(cause)
     }
 
+    /// The same error, for another who waited for the same answer.
+    pub(crate) fn shared(this: &Arc<Self>) -> Self {
+        let Inner { kind, message, path, hint, uncertain, .. } = &*this.0;
+        Self(Box::new(Inner {
+            kind: *kind,
+            message: message.clone(),
+            path: path.clone(),
+            hint: hint.clone(),
+            uncertain: *uncertain,
+            source: this.0.source.is_some().then(|| Box::new(SharedSource(this.clone())) as _),
+        }))
+    }
+
     /// Whether the change that failed may have taken effect all the same. Then it must not simply be
     /// repeated: read first what is there.
     #[must_use]
@@ -245,6 +259,25 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|e| e as _)
+    }
+}
+
+/// What is behind an error that more than one has.
+#[derive(Debug)]
+struct SharedSource(Arc<Error>);
+
+impl fmt::Display for SharedSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.0.source {
+            Some(source) => source.fmt(f),
+            None => f.write_str(self.0.message()),
+        }
+    }
+}
+
+impl StdError for SharedSource {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.0.source.as_ref()?.source()
     }
 }
 

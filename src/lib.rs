@@ -115,7 +115,11 @@ mod text;
 
 mod manifest;
 
+mod index;
+
 mod config;
+
+mod cache;
 
 #[cfg(feature = "embedded")]
 pub mod embedded;
@@ -126,22 +130,26 @@ mod backend;
 
 mod skill;
 
+mod admin;
+
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 
+pub use crate::admin::Indexed;
 pub use crate::backend::{
     Capabilities, Deleted, Edited, FileBytes, FileHits, GlobResult, Grep, GrepLine, GrepResult, NotSearched,
     Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
 };
-pub use crate::config::{Settings, StaticCredentials, Timeouts, env};
+pub use crate::cache::CacheCounts;
+pub use crate::config::{Freshness, Settings, StaticCredentials, Timeouts, env};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 pub use crate::manifest::{
     Diagnostic, Document, Manifest, Properties, Severity, Yaml, read_properties, validate,
 };
-pub use crate::mount::{Access, Grants, Mount, ObjectKey, Quota, Session};
+pub use crate::mount::{Access, Grants, Library, Mount, ObjectKey, Quota, Session};
 pub use crate::path::{IntoPath, VirtualPath};
 pub use crate::skill::{
     AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,

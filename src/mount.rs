@@ -1,6 +1,7 @@
 //! Mounts: the one place where a path becomes a key and a listed key becomes a path again.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -10,6 +11,9 @@ use crate::path::VirtualPath;
 
 /// The mount that has layers.
 const SKILLS: &str = "skills";
+
+/// The catalogue index, beside a library.
+const INDEX: &str = ".skillfs/index.json";
 
 /// The longest key S3 takes, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 1024;
@@ -43,6 +47,43 @@ pub struct Session {
     pub grants: Grants,
     /// How much it may keep.
     pub quota: Quota,
+}
+
+/// On whose behalf something is asked and remembered: requests and memory are shared out by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// The user of a session; else its thread, its ticket, its first library.
+    pub(crate) fn of(session: &Session) -> Self {
+        let Session { user, thread, ticket, libraries, .. } = session;
+        let name = match (user, thread, ticket, libraries.first()) {
+            (Some(user), ..) => user.to_string(),
+            (_, Some(thread), ..) => format!("threads/{thread}"),
+            (_, _, Some(ticket), _) => format!("tickets/{ticket}"),
+            (.., Some(library)) => format!("shared/{library}"),
+            _ => String::new(),
+        };
+        Self(name.into())
+    }
+
+    /// Whose part of the memory something takes: what lies in a shared library is the library's.
+    pub(crate) fn owner_of(&self, key: &str) -> Self {
+        match key.strip_prefix("shared/").and_then(|rest| rest.split_once('/')) {
+            Some((library, _)) => Self(key[.."shared/".len() + library.len()].into()),
+            None => self.clone(),
+        }
+    }
+
+    /// Nobody in particular: the handle itself.
+    pub(crate) fn nobody() -> Self {
+        Self("".into())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn named(name: &str) -> Self {
+        Self(name.into())
+    }
 }
 
 /// What a session may change. `/skills` is not in it: it takes no writes, whatever the grants.
@@ -239,6 +280,42 @@ impl KeyPrefix {
     }
 }
 
+/// A library of skills, as those who look after it name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Library {
+    /// A user's own.
+    User(UserId),
+    /// A shared one.
+    Shared(LibraryId),
+}
+
+impl Library {
+    /// The session that sees this library and nothing else.
+    pub(crate) fn session(&self) -> Session {
+        match self {
+            Self::User(user) => Session { user: Some(user.clone()), ..Session::default() },
+            Self::Shared(library) => Session { libraries: vec![library.clone()], ..Session::default() },
+        }
+    }
+
+    /// The catalogue index, to be written.
+    pub(crate) fn index(&self) -> WritableKey {
+        WritableKey(ObjectKey(match self {
+            Self::User(user) => format!("{user}/{INDEX}"),
+            Self::Shared(library) => format!("shared/{library}/{INDEX}"),
+        }))
+    }
+}
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::User(user) => write!(f, "the library of user `{user}`"),
+            Self::Shared(library) => write!(f, "the shared library `{library}`"),
+        }
+    }
+}
+
 /// Where a path leads in a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Location {
@@ -351,6 +428,23 @@ impl Mounts {
     pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
         mount.layers.get(layer)?.library.as_ref()
+    }
+
+    /// The catalogue index of a layer of `/skills`. It lies beside the library, and no path names it.
+    pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
+        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
+        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix("skills/")?;
+        Some(ObjectKey(format!("{home}{INDEX}")))
+    }
+
+    /// The key of a path inside a mount of one layer: what [`Mounts::resolve`] gives, without the rest.
+    /// `None` for all else, errors too.
+    pub(crate) fn plain_key(&self, path: &VirtualPath) -> Option<String> {
+        let Mount { path: top, layers, .. } = self.mount_of(path).ok()??;
+        let [Layer { prefix, .. }] = layers.as_slice() else { return None };
+        let relative = path.as_str()[top.as_str().len()..].strip_prefix('/')?;
+        let key = [prefix.as_str(), relative].concat();
+        (key.len() <= MAX_KEY_BYTES).then_some(key)
     }
 
     /// Resolves a path. No I/O.

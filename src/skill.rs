@@ -5,6 +5,7 @@
 
 mod catalog;
 mod discover;
+mod indexing;
 mod library;
 mod load;
 mod local;

@@ -6,14 +6,19 @@
 mod body;
 mod client;
 mod failure;
+mod gate;
 mod history;
 mod intercept;
+mod pace;
 mod parts;
 mod write;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
@@ -24,24 +29,42 @@ use tracing::instrument;
 
 pub(crate) use self::body::Body;
 use self::failure::Failure;
+use self::gate::{Gate, Turn};
 pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
 use self::intercept::{Counters, ServerClock};
+use self::pace::Pace;
 #[cfg(feature = "cli")]
 pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{PartSource, Parts};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
+use crate::cache::Cache;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{KeyPrefix, ObjectKey, WritableKey};
+use crate::mount::{KeyPrefix, ObjectKey, Tenant, WritableKey};
 
-/// One bucket, and the client that speaks to it.
-#[derive(Debug)]
+/// One bucket, and the client that speaks to it, on behalf of one tenant.
+#[derive(Debug, Clone)]
 pub(crate) struct Store {
+    bucket: Arc<Bucket>,
+    tenant: Tenant,
+}
+
+impl Deref for Store {
+    type Target = Bucket;
+
+    fn deref(&self) -> &Bucket {
+        &self.bucket
+    }
+}
+
+/// What all tenants share.
+#[derive(Debug)]
+pub(crate) struct Bucket {
     client: Client,
     /// The same without retries and time limits: what may be sent again, and when, [`write`] decides.
     writer: Client,
-    bucket: String,
+    name: String,
     /// Where the server is, for messages; `None` is AWS.
     endpoint: Option<String>,
     counters: Counters,
@@ -60,6 +83,34 @@ pub(crate) struct Store {
     conditional_writes: OnceCell<bool>,
     part_bytes: u64,
     single_copy_bytes: u64,
+    gate: Gate,
+    cache: Arc<Cache>,
+    /// How fast reads and listings are answered; `None` when slow ones shall be waited for.
+    paces: Option<Paces>,
+}
+
+#[derive(Debug, Default)]
+struct Paces {
+    get: Pace,
+    head: Pace,
+    list: Pace,
+}
+
+/// A request that may be sent more than once.
+type Sending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// Objects that are being changed.
+struct Changing<'k> {
+    cache: Arc<Cache>,
+    keys: Vec<&'k str>,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.cache.changed_object(key);
+        }
+    }
 }
 
 /// What may be expected of a deletion with a condition.
@@ -90,6 +141,9 @@ pub(crate) struct Lister {
     prefix: KeyPrefix,
     depth: Depth,
     max_keys: Option<i32>,
+    start_after: Option<String>,
+    /// Keys behind this one are not wanted.
+    until: Option<String>,
     token: Option<String>,
     done: bool,
     last_key: Option<String>,
@@ -104,6 +158,8 @@ impl Lister {
         Self {
             depth,
             max_keys: None,
+            start_after: None,
+            until: None,
             token: None,
             // Nothing can lie below a prefix that is longer than any key.
             done: !prefix.can_have_keys(),
@@ -119,12 +175,33 @@ impl Lister {
         self
     }
 
+    /// Only what lies behind one key, up to and with another. Both begin with the prefix, or nothing is
+    /// found.
+    pub(crate) fn between(mut self, after: Option<String>, until: Option<String>) -> Self {
+        self.start_after = after;
+        self.until = until;
+        self
+    }
+
+    /// Whether all has been listed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
     /// The next items, in key order; `None` behind the last ones. One request, as a rule.
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
         while !self.done {
-            let page = store.list(&self.prefix, self.depth, self.max_keys, self.token.take()).await?;
+            let after = self.start_after.clone().filter(|_| self.token.is_none());
+            let token = self.token.take();
+            let mut page = store.list(&self.prefix, self.depth, self.max_keys, after, token).await?;
             self.done = page.next.is_none();
             self.token = page.next;
+            if let Some(until) = &self.until
+                && page.items.last().is_some_and(|last| last.key() >= until.as_str())
+            {
+                self.done = true;
+                page.items.retain(|item| item.key() <= until.as_str());
+            }
             match (page.items.first(), page.items.last()) {
                 (Some(first), Some(last)) => {
                     if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
@@ -166,8 +243,23 @@ pub(crate) enum Fetched {
     Found { meta: Meta, properties: Box<Properties>, body: Box<Body> },
     /// The object is there, and the range starts at or behind its end.
     BehindTheEnd,
+    /// It is still the version that is known.
+    Unchanged,
+    /// It is another version than the one that was asked for.
+    Changed,
     /// No such key.
     Missing,
+}
+
+/// Which version is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Expect<'e> {
+    /// Whichever is there.
+    Any,
+    /// This one, or [`Fetched::Changed`].
+    Version(&'e str),
+    /// Any but this one, which is known: else [`Fetched::Unchanged`].
+    Not(&'e str),
 }
 
 /// A range of bytes; without an end it goes to the end of the object.
@@ -193,8 +285,59 @@ impl Store {
         self.counters.snapshot()
     }
 
+    /// What is remembered of this bucket.
+    pub(crate) fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// To be held while an object is changed: however that ends, what was known of it is forgotten.
+    fn changing<'k>(&self, keys: impl IntoIterator<Item = &'k WritableKey>) -> Changing<'k> {
+        Changing { cache: self.cache.clone(), keys: keys.into_iter().map(WritableKey::as_str).collect() }
+    }
+
+    /// The same bucket on behalf of a tenant.
+    pub(crate) fn on_behalf_of(&self, tenant: Tenant) -> Self {
+        Self { bucket: self.bucket.clone(), tenant }
+    }
+
+    pub(crate) fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
     fn fail(&self, failure: impl Into<Failure>) -> Error {
-        failure.into().into_error(&self.bucket, self.endpoint.as_deref())
+        failure.into().into_error(&self.name, self.endpoint.as_deref())
+    }
+
+    /// Waits until a request may be sent.
+    async fn turn(&self) -> Turn {
+        self.gate.turn(&self.tenant).await
+    }
+
+    /// Sends a request that only reads. One that is much slower than others is given up and sent again.
+    async fn prompt<T, E>(
+        &self,
+        pace: impl FnOnce(&Paces) -> &Pace,
+        send: impl Fn() -> Sending<T, E>,
+    ) -> Result<T, E> {
+        let _turn = self.turn().await;
+        let Some(pace) = self.paces.as_ref().map(pace) else { return send().await };
+        let began = Instant::now();
+        let mut sent = send();
+        let answer = match pace.limit() {
+            None => sent.await,
+            Some(limit) => match tokio::time::timeout(limit, &mut sent).await {
+                Ok(answer) => answer,
+                Err(_) if pace.may_send_again() => {
+                    drop(sent);
+                    self.counters.reissued();
+                    tracing::debug!(?limit, "no answer in time; sent again");
+                    send().await
+                }
+                Err(_) => sent.await,
+            },
+        };
+        pace.record(began.elapsed());
+        answer
     }
 
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
@@ -228,19 +371,24 @@ impl Store {
         prefix: &KeyPrefix,
         depth: Depth,
         max_keys: Option<i32>,
+        start_after: Option<String>,
         token: Option<String>,
     ) -> Result<ListPage> {
         let request = self
             .client
             .list_objects_v2()
-            .bucket(&self.bucket)
+            .bucket(&self.name)
             .prefix(prefix.as_str())
             .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
             // One control character in one key would break the XML of the whole page.
             .encoding_type(EncodingType::Url)
             .set_max_keys(max_keys)
+            .set_start_after(start_after)
             .set_continuation_token(token);
-        let page = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
+        let request = Box::new(request);
+        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        let page =
+            Box::pin(self.prompt(|paces| &paces.list, send)).await.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::new();
@@ -274,18 +422,19 @@ impl Store {
 
     /// One GetObject; the body may send more, to go on where a connection broke.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str(), ?range))]
-    pub(crate) async fn get(
-        &self,
-        key: &ObjectKey,
-        range: ByteRange,
-        if_match: Option<&str>,
-    ) -> Result<Fetched> {
-        match self.send_get(key, range, if_match).await {
+    pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, expect: Expect<'_>) -> Result<Fetched> {
+        match self.send_get(key, range, expect).await {
             Ok(response) => {
                 let (meta, properties, body) = Self::received(key, range, response)?;
                 Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })
             }
             Err(failure) if failure.is_missing_key() => Ok(Fetched::Missing),
+            Err(failure) if failure.status() == Some(304) && matches!(expect, Expect::Not(_)) => {
+                Ok(Fetched::Unchanged)
+            }
+            Err(failure) if failure.status() == Some(412) && matches!(expect, Expect::Version(_)) => {
+                Ok(Fetched::Changed)
+            }
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
             Err(failure) => Err(self.fail(failure)),
         }
@@ -295,16 +444,25 @@ impl Store {
         &self,
         key: &ObjectKey,
         range: ByteRange,
-        if_match: Option<&str>,
+        expect: Expect<'_>,
     ) -> Result<GetObjectOutput, Failure> {
+        let (if_match, if_none_match) = match expect {
+            Expect::Any => (None, None),
+            Expect::Version(etag) => (Some(etag_header(etag)), None),
+            Expect::Not(etag) => (None, Some(etag_header(etag))),
+        };
         let request = self
             .client
             .get_object()
-            .bucket(&self.bucket)
+            .bucket(&self.name)
             .key(key.as_str())
             .set_range(range.header())
-            .set_if_match(if_match.map(etag_header));
-        Box::pin(request.send()).await.map_err(Failure::from)
+            .set_if_match(if_match)
+            .set_if_none_match(if_none_match);
+        // Boxed, as what it sends: callers would carry some kilobytes.
+        let request = Box::new(request);
+        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        Box::pin(self.prompt(|paces| &paces.get, send)).await.map_err(Failure::from)
     }
 
     fn received(

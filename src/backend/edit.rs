@@ -14,7 +14,9 @@ use super::write::{Written, changed, new_file};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::mount::{Location, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{ByteRange, Condition, Fetched, PartSource, Properties, Put, Seen, WriteId, pause};
+use crate::store::{
+    ByteRange, Condition, Expect, Fetched, PartSource, Properties, Put, Seen, WriteId, pause,
+};
 use crate::text::{self, Binary, ReplaceError};
 
 /// A file that was edited.
@@ -227,7 +229,7 @@ impl S3Backend {
             Change::Replace { .. } => self.shared.max_read_bytes,
         };
         let whole = ByteRange { start: 0, end: None };
-        match self.store().get(key.key(), whole, None).await.map_err(|e| e.during("read", path))? {
+        match self.store().get(key.key(), whole, Expect::Any).await.map_err(|e| e.during("read", path))? {
             Fetched::Found { meta, properties, mut body } => {
                 let mut content = None;
                 if meta.size <= most {
@@ -237,7 +239,7 @@ impl S3Backend {
                 }
                 Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
             }
-            Fetched::Missing | Fetched::BehindTheEnd => Ok(None),
+            _ => Ok(None),
         }
     }
 

@@ -173,7 +173,7 @@ struct FileWalk {
 
 enum Listable {
     Directory(Directory),
-    /// Below `/skills`, when several libraries lie behind it.
+    /// Below `/skills`, when several libraries lie behind it, or when what lies there is known.
     Layered(VirtualPath),
 }
 
@@ -239,6 +239,9 @@ impl FileWalk {
             }
         }
         let listable = |path: &VirtualPath| match mounts.resolve(path)? {
+            Location::Mount(_) | Location::Inside { .. } if self.backend.is_listed(path) => {
+                Ok(Some(Listable::Layered(path.clone())))
+            }
             Location::Mount(directory) | Location::Inside { directory, .. } => {
                 Ok(Some(Listable::Directory(directory)))
             }

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::BoxStream;
@@ -13,10 +14,11 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::find::{Candidate, Hidden, parsed};
+use super::known::{Content, Fact, File, same_version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::search::{Hits, Meaning, Query};
-use crate::store::{Body, ByteRange, Fetched};
+use crate::store::{Body, ByteRange, Expect, Fetched};
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
 /// Files that are read at once.
@@ -269,19 +271,21 @@ impl S3Backend {
         }
         let path = &file.path;
         let whole = ByteRange { start: 0, end: None };
-        let fetched = self.store().get(&file.key, whole, None).await.map_err(|e| e.during("search", path))?;
+        if let Some(content) = self.known_content(file) {
+            return search_whole(path, query, move || content).await.map(|(found, _)| found);
+        }
+        let asked = (self.cache().epoch(file.key.as_str()), Instant::now());
+        let fetched = self.store().get(&file.key, whole, Expect::Any).await;
+        let fetched = fetched.map_err(|e| e.during("search", path))?;
         let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(Searched::Gone) };
         if meta.size <= WHOLE_BYTES {
             let mut bytes = Vec::new();
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
-            let query = query.clone();
-            // An expression may take its time with a short file, too.
-            let search = move || match text::decode(bytes) {
-                Ok(text) => query.search(&text.content).map(Searched::Hits),
-                Err(_) => Ok(Searched::Binary),
-            };
-            let searched = tokio::task::spawn_blocking(search).await.map_err(|e| broke_off(path, e))?;
-            return searched.map_err(|e| not_searchable(path, &e));
+            let decode = move || Content::of_text(text::decode(bytes));
+            let (found, content) = search_whole(path, query, decode).await?;
+            let (path, key) = (file.path.clone(), file.key.clone());
+            self.keep_fact(file.key.as_str(), asked, Fact::File(File { path, key, meta, content }));
+            return Ok(found);
         }
         // The head decides, before the rest is waited for.
         let mut head = Vec::new();
@@ -303,12 +307,26 @@ impl S3Backend {
                 // Happens once: only UTF-8 can turn out to be something else.
                 Streamed::Legacy(legacy) => encoding = legacy,
             }
-            let again = self.store().get(&file.key, whole, meta.etag.as_deref()).await;
+            let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
+            let again = self.store().get(&file.key, whole, expect).await;
             match again.map_err(|e| e.during("search", path))? {
                 Fetched::Found { body: again, .. } => (body, head) = (again, Bytes::new()),
                 _ => return Ok(Searched::Gone),
             }
         }
+    }
+
+    /// The text of the version that was listed, where it is known.
+    fn known_content(&self, file: &Candidate) -> Option<Content> {
+        let kept = self.cache().recall::<Fact>(file.key.as_str())?;
+        let Fact::File(known) = &*kept.value else { return None };
+        let usable = known.key == file.key
+            && same_version(&known.meta, &file.meta)
+            && matches!(known.content, Content::Text(_) | Content::Binary(_));
+        if usable {
+            self.cache().hit();
+        }
+        usable.then(|| known.content.clone())
     }
 
     /// Decodes a long file piece by piece, and searches it on a thread that may wait.
@@ -362,6 +380,25 @@ impl S3Backend {
             (hits, _) => hits.map(Streamed::Hits).map_err(|e| not_searchable(path, &e)),
         }
     }
+}
+
+/// Searches a text that is not long, off the runtime: an expression may take its time with it, too.
+async fn search_whole(
+    path: &VirtualPath,
+    query: &Arc<Query>,
+    content: impl FnOnce() -> Content + Send + 'static,
+) -> Result<(Searched, Content)> {
+    let query = query.clone();
+    let search = move || {
+        let content = content();
+        let found = match &content {
+            Content::Text(known) => query.search(&known.text.content).map(Searched::Hits),
+            _ => Ok(Searched::Binary),
+        };
+        found.map(|found| (found, content))
+    };
+    let searched = tokio::task::spawn_blocking(search).await.map_err(|e| broke_off(path, e))?;
+    searched.map_err(|e| not_searchable(path, &e))
 }
 
 impl GrepResult {

@@ -14,10 +14,10 @@ const APART: u64 = 1024 * 1024;
 const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Indexes by key and ETag: another version has another one.
-pub(super) type LineIndexes = moka::future::Cache<(String, String), Arc<LineIndex>>;
+pub(super) type LineIndexes = moka::sync::Cache<(String, String), Arc<LineIndex>>;
 
 pub(super) fn indexes() -> LineIndexes {
-    moka::future::Cache::builder()
+    moka::sync::Cache::builder()
         .max_capacity(MOST_BYTES)
         .weigher(|(key, etag): &(String, String), index: &Arc<LineIndex>| {
             let places = index.lock().places.len() * size_of::<Place>();

@@ -1,6 +1,8 @@
 //! `ls` and `tree`: one level or all of them, whole, in pages or as a stream.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::BoxStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
@@ -8,6 +10,7 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::union::below_mount;
+use crate::cache::{Lookup, all_below};
 use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
@@ -67,8 +70,60 @@ impl S3Backend {
 
     #[instrument(name = "ls", skip_all, fields(?path, ?depth))]
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
+        let bound = self.bound(&path);
+        let directory = match self.mounts.resolve(&path)? {
+            Location::Mount(directory) | Location::Inside { directory, .. }
+                if !bound.is_zero() && !self.is_listed(&path) =>
+            {
+                directory
+            }
+            _ => return self.list_now(&path, depth).await,
+        };
+        let name = match depth {
+            Depth::One => directory.prefix().as_str().to_owned(),
+            Depth::All => all_below(directory.prefix().as_str()),
+        };
+        match self.cache().look::<KnownListing>(&name, bound) {
+            Lookup::Hit { value, aging } => {
+                if aging && !self.cache().is_under_way(&name) {
+                    let (backend, path) = (self.clone(), path.clone());
+                    self.in_background(async move {
+                        backend.ask_listing(&name, path, depth, bound).await.map(drop)
+                    });
+                }
+                value.answer(&path)
+            }
+            Lookup::Miss(_) => self.ask_listing(&name, path.clone(), depth, bound).await?.answer(&path),
+        }
+    }
+
+    /// Lists once for all who want to know.
+    async fn ask_listing(
+        &self,
+        name: &str,
+        path: VirtualPath,
+        depth: Depth,
+        bound: Duration,
+    ) -> Result<Arc<KnownListing>> {
+        let (backend, key) = (self.clone(), name.to_owned());
+        let ask = move || async move {
+            let asked = (backend.cache().epoch(&key), Instant::now());
+            let known = Arc::new(match backend.list_now(&path, depth).await {
+                Ok(listing) => KnownListing::Entries(listing),
+                Err(error) if error.kind() == ErrorKind::NotFound => KnownListing::Nothing,
+                Err(error) if error.kind() == ErrorKind::NotDirectory => KnownListing::File,
+                Err(error) => return Err(error),
+            });
+            let owner = backend.store().tenant().owner_of(&key);
+            backend.cache().keep(&key, &owner, asked, known.clone(), known.weight());
+            Ok(known)
+        };
+        self.cache().once(name, bound, ask).await
+    }
+
+    async fn list_now(&self, path: &VirtualPath, depth: Depth) -> Result<Listing> {
         let mut listing = Listing::default();
-        let mut walk = Walk::new(self.clone(), &path, depth)?;
+        let mut walk = Walk::new(self.clone(), path, depth)?;
         while let Some(page) = walk.next().await? {
             listing.push(page);
         }
@@ -77,10 +132,35 @@ impl S3Backend {
     }
 }
 
+/// What a listing found.
+#[derive(Debug)]
+enum KnownListing {
+    Entries(Listing),
+    File,
+    Nothing,
+}
+
+impl KnownListing {
+    fn answer(&self, path: &VirtualPath) -> Result<Listing> {
+        match self {
+            Self::Entries(listing) => Ok(listing.clone()),
+            Self::File => Err(not_a_directory(path)),
+            Self::Nothing => Err(S3Backend::not_found(path)),
+        }
+    }
+
+    fn weight(&self) -> u64 {
+        let Self::Entries(listing) = self else { return 0 };
+        let entry =
+            |entry: &Entry| entry.path.as_str().len() + entry.etag.as_ref().map_or(0, String::len) + 120;
+        listing.entries.iter().map(entry).sum::<usize>() as u64
+    }
+}
+
 /// Something to list.
 enum Target {
     Directory(Directory),
-    /// Below `/skills`, when several libraries lie behind it.
+    /// Below `/skills`, when several libraries lie behind it, or when what lies there is known.
     Layered(VirtualPath),
 }
 
@@ -105,6 +185,7 @@ struct Walk {
 impl Walk {
     fn new(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
         let location = backend.mounts.resolve(path)?;
+        let listed = backend.is_listed(path);
         let mut walk = Self {
             backend,
             depth,
@@ -125,11 +206,16 @@ impl Walk {
                 if depth == Depth::All {
                     for mount in mounts.iter() {
                         walk.left.push_back(match mounts.resolve(mount.path())? {
-                            Location::Mount(directory) => Target::Directory(directory),
+                            Location::Mount(directory) if !walk.backend.is_listed(mount.path()) => {
+                                Target::Directory(directory)
+                            }
                             _ => Target::Layered(mount.path().clone()),
                         });
                     }
                 }
+            }
+            Location::Mount(_) | Location::Inside { .. } if listed => {
+                walk.left.push_back(Target::Layered(path.clone()));
             }
             Location::Mount(directory) => walk.left.push_back(Target::Directory(directory)),
             Location::Inside { key, directory } => {
@@ -209,11 +295,7 @@ impl Walk {
         let path = directory.path();
         let Some(key) = &self.own_key else { return Ok(()) };
         match self.backend.store().head(key).await.map_err(|e| e.during("list", path))? {
-            Some(_) => {
-                Err(Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
-                    .at(path)
-                    .with_hint(format!("see its content: `read {path}`")))
-            }
+            Some(_) => Err(not_a_directory(path)),
             None => Err(S3Backend::not_found(path)),
         }
     }

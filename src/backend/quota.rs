@@ -20,10 +20,10 @@ const MOST_MOUNTS: u64 = 10_000;
 const IDLE_FOR: Duration = Duration::from_secs(10 * 60);
 
 /// What each mount holds, as far as it was asked for.
-pub(super) type Usages = moka::future::Cache<String, Arc<Usage>>;
+pub(super) type Usages = moka::sync::Cache<String, Arc<Usage>>;
 
 pub(super) fn usages() -> Usages {
-    moka::future::Cache::builder().max_capacity(MOST_MOUNTS).time_to_idle(IDLE_FOR).build()
+    moka::sync::Cache::builder().max_capacity(MOST_MOUNTS).time_to_idle(IDLE_FOR).build()
 }
 
 /// What one mount holds.
@@ -132,7 +132,7 @@ impl S3Backend {
             return Ok(room);
         }
         let key = target.mount.prefix().as_str().to_owned();
-        let usage = self.shared.usages.get_with(key, async { Arc::default() }).await;
+        let usage = self.shared.usages.get_with(key, Arc::default);
         let known = self.count(&target.mount, &usage, None).await?;
         if let Err(refused) = self.take(&usage, held, target, path) {
             // Others may have made room since it was counted: look again, unless that was just done.
@@ -155,8 +155,8 @@ impl S3Backend {
     }
 
     /// What a mount holds is counted anew when it is asked for.
-    pub(super) async fn forget_usage(&self, mount: &Directory) {
-        if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()).await {
+    pub(super) fn forget_usage(&self, mount: &Directory) {
+        if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()) {
             usage.lock().counted = None;
         }
     }

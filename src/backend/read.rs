@@ -1,6 +1,6 @@
 //! `read`, windows of lines, and bytes.
 
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -9,16 +9,17 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::known::{Content, Fact, File, KnownText, Want};
 use super::lines::{LineIndex, Watcher};
 use super::union::Found;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Body, ByteRange, Fetched, Meta};
-use crate::text::{self, Binary, HEAD_BYTES, LineWindow, StreamDecoder, StreamError};
+use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
+use crate::text::{self, Binary, LineWindow, StreamDecoder, StreamError};
 
 /// How often a file is read anew when it changes under the reader.
-const ATTEMPTS: u32 = 3;
+pub(super) const ATTEMPTS: u32 = 3;
 
 /// A long file is read in ranges that grow from the first to the last of these.
 const FIRST_RANGE: u64 = 256 * 1024;
@@ -27,6 +28,10 @@ const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
 /// The ways out of `too_large`.
 const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
 const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
+
+/// What is said of bytes that are too many.
+pub(super) const BYTES_ASKED: &str = "bytes were asked for";
+pub(super) const RANGES: &str = "read it in ranges of bytes";
 
 /// Which lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,10 +85,9 @@ pub struct FileBytes {
     pub etag: Option<String>,
 }
 
-/// A file whose first bytes are on their way.
+/// A file some of whose bytes are on their way.
 struct Opened {
     path: VirtualPath,
-    key: ObjectKey,
     meta: Meta,
     /// `None` when there is nothing to read: the range starts at the end.
     body: Option<Box<Body>>,
@@ -103,7 +107,7 @@ impl S3Backend {
     /// size, after at most 64 KiB where the beginning tells; [`ErrorKind::TooLarge`] beyond
     /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes): read a window instead.
     pub async fn read(&self, path: impl IntoPath) -> Result<TextFile> {
-        self.read_text(path.into_path()?, None, None).await
+        self.read_text(path.into_path()?, None).await
     }
 
     /// Reads a window of lines. A window behind the end is empty, not an error.
@@ -114,7 +118,7 @@ impl S3Backend {
     /// # Errors
     /// As [`S3Backend::read`]; [`ErrorKind::TooLarge`] only when the window itself is.
     pub async fn read_window(&self, path: impl IntoPath, window: Window) -> Result<TextFile> {
-        self.read_text(path.into_path()?, None, Some(window)).await
+        self.read_text(path.into_path()?, Some(window)).await
     }
 
     /// Reads bytes, text or not: all of them or a range. A range behind the end is empty.
@@ -144,109 +148,207 @@ impl S3Backend {
     #[instrument(name = "read_bytes", skip_all, fields(?path, ?range))]
     async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
         let mut retries = Retries::default();
+        let mut backend = self.clone();
         loop {
-            let read = self.read_range_once(&path, range).await;
+            let read = backend.read_range_once(&path, range).await;
             if !retries.again(&read) {
                 return read;
             }
+            backend.fresh = true;
         }
     }
 
     async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
+        if let Some(known) =
+            self.mounts.plain_key(path).and_then(|key| self.known_fact(path, &key, Want::Bytes))
+            && let Fact::File(file) = &*known
+            && let Some(answer) = slice(file, range)
+        {
+            return self.checked_bytes(answer);
+        }
         // HTTP has no empty range: ask for one byte, and use none of it.
         let empty = range.end.is_some_and(|end| end <= range.start);
+        if range.start == 0 && range.end.is_none() {
+            let fact = self.find_file(path, Want::Bytes).await?;
+            return match slice(&fact, range) {
+                Some(answer) => self.checked_bytes(answer),
+                None => Err(changed_while_read(path)),
+            };
+        }
         let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
-        let Opened { path, meta, body, .. } = self.open(path, asked).await?;
+        let Opened { path, meta, body } = self.open(path, asked).await?;
         let mut bytes = Vec::new();
         if let Some(mut body) = body.filter(|_| !empty) {
-            self.check_size(&path, body.remaining(), "bytes were asked for", "read it in ranges of bytes")?;
+            self.check_size(&path, body.remaining(), BYTES_ASKED, RANGES)?;
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
         }
         Ok(FileBytes { path, bytes: bytes.into(), size: meta.size, modified: meta.modified, etag: meta.etag })
     }
 
-    /// Reads a text file whole, of the layer where a listing found it.
-    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, layer: usize) -> Result<TextFile> {
-        self.read_text(path.clone(), Some(layer), None).await
+    fn checked_bytes(&self, answer: FileBytes) -> Result<FileBytes> {
+        self.check_size(&answer.path, answer.bytes.len() as u64, BYTES_ASKED, RANGES)?;
+        Ok(answer)
+    }
+
+    /// Reads a text file whole, of the layer and in the version that a listing found.
+    pub(crate) async fn read_layer_text(
+        &self,
+        path: &VirtualPath,
+        layer: usize,
+        meta: &Meta,
+    ) -> Result<TextFile> {
+        let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
+            return Err(Self::not_found(path));
+        };
+        let fact = self.fact_of_version(path, &key, meta, Want::Text).await?;
+        self.text_of(path, &fact, None).await
     }
 
     #[instrument(name = "read", skip_all, fields(?path, ?window))]
-    async fn read_text(
-        &self,
-        path: VirtualPath,
-        layer: Option<usize>,
-        window: Option<Window>,
-    ) -> Result<TextFile> {
+    async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        if let Some(fact) =
+            self.mounts.plain_key(&path).and_then(|key| self.known_fact(&path, &key, Want::Text))
+            && !matches!(&*fact, Fact::File(File { content: Content::Head(_), .. }))
+        {
+            return self.text_of(&path, &fact, window).await;
+        }
         let mut retries = Retries::default();
         loop {
-            let read = self.read_text_once(&path, layer, window).await;
+            let read = self.read_text_once(&path, window).await;
             if !retries.again(&read) {
                 return read;
             }
+            // It is another file now: what was known of it is of no use.
+            self.forget(&path);
         }
     }
 
-    async fn read_text_once(
-        &self,
-        path: &VirtualPath,
-        layer: Option<usize>,
-        window: Option<Window>,
-    ) -> Result<TextFile> {
-        let head = ByteRange { start: 0, end: Some(HEAD_BYTES as u64) };
-        let opened = match layer {
-            Some(layer) => self.open_in(path, layer, head).await?,
-            None => self.open(path, head).await?,
+    /// What is remembered of a path is not to be answered with any more.
+    pub(super) fn forget(&self, path: &VirtualPath) {
+        if let Some(key) = self.mounts.plain_key(path) {
+            self.cache().changed(&key);
+        }
+    }
+
+    async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        let file = self.find_file(path, Want::Text).await?;
+        self.text_of(path, &Fact::File(file), window).await
+    }
+
+    /// The file that a path means for reading, with what is wanted of its content.
+    async fn find_file(&self, path: &VirtualPath, want: Want) -> Result<File> {
+        let fact = match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => return Err(is_directory(path)),
+            Location::Layered => return self.find_listed(path, want).await,
+            Location::Inside { key, directory } => {
+                if self.is_listed(path) {
+                    return self.find_listed(path, want).await;
+                }
+                match self.known_fact(path, key.as_str(), want) {
+                    Some(fact) => fact,
+                    None => self.ask_fact(path.clone(), key, directory, want, self.bound(path)).await?,
+                }
+            }
         };
-        let Opened { path, key, meta, body } = opened;
-        let mut bytes = Vec::new();
-        if let Some(mut body) = body {
-            body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
+        match &*fact {
+            Fact::File(file) => Ok(file.clone()),
+            Fact::Directory => Err(is_directory(path)),
+            Fact::Nothing => Err(Self::not_found(path)),
         }
-        let binary = |Binary(mime)| binary_file(&path, mime, meta.size);
-        let all = window.is_none();
+    }
+
+    /// The same where a listing of `/skills` tells what a path is: the version that was listed is read, and
+    /// the listing is made anew when it is gone.
+    async fn find_listed(&self, path: &VirtualPath, want: Want) -> Result<File> {
+        let mut backend = self.clone();
+        for attempt in 1.. {
+            let union = backend.union_around(path).await?;
+            let (real, found) = match union.find(path) {
+                Found::File(real, found) => (real, found),
+                Found::Directory => return Err(is_directory(path)),
+                Found::Nothing => return Err(Self::not_found(path)),
+            };
+            let Location::Inside { key, .. } = self.mounts.resolve_layer(&real, found.layer)? else { break };
+            match self.fact_of_version(&real, &key, &found.meta, want).await {
+                Err(error) if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS => {
+                    backend.fresh = true;
+                }
+                Err(error) => return Err(error),
+                Ok(fact) => match &*fact {
+                    Fact::File(file) => return Ok(file.clone()),
+                    Fact::Directory | Fact::Nothing => break,
+                },
+            }
+        }
+        Err(changed_while_read(path))
+    }
+
+    /// What a fact says of a text.
+    async fn text_of(&self, path: &VirtualPath, fact: &Fact, window: Option<Window>) -> Result<TextFile> {
+        let file = match fact {
+            Fact::File(file) => file,
+            Fact::Directory => return Err(is_directory(path)),
+            Fact::Nothing => return Err(Self::not_found(path)),
+        };
+        match &file.content {
+            Content::Text(known) => self.known_text(file, known, window),
+            Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
+            Content::Bytes(bytes) => match Content::of_text(text::decode(bytes.to_vec())) {
+                Content::Text(known) => self.known_text(file, &known, window),
+                Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
+                _ => Err(changed_while_read(path)),
+            },
+            Content::Head(head) => {
+                if window.is_none() {
+                    self.check_size(&file.path, file.meta.size, "bytes of text", WINDOW)?;
+                }
+                self.read_long(file, head, window.unwrap_or_default()).await
+            }
+            Content::Unread => Err(changed_while_read(path)),
+        }
+    }
+
+    fn known_text(&self, file: &File, known: &KnownText, window: Option<Window>) -> Result<TextFile> {
+        let way_out = if window.unwrap_or_default() == Window::default() { WINDOW } else { FEWER_LINES };
         let window = window.unwrap_or_default();
-        if meta.size <= bytes.len() as u64 {
-            let text = text::decode(bytes).map_err(binary)?;
-            return self.whole(path, meta, window, text);
+        let text = &known.text.content;
+        if window == Window::default() {
+            self.check_size(&file.path, text.len() as u64, "bytes of text", way_out)?;
+            return Ok(TextFile {
+                path: file.path.clone(),
+                content: text.clone(),
+                offset: 0,
+                lines: known.lines,
+                total_lines: Some(known.lines),
+                next_offset: None,
+                encoding: known.text.encoding,
+                size: file.meta.size,
+                modified: file.meta.modified,
+                etag: file.meta.etag.clone(),
+            });
         }
-        // Refuse a large binary before the rest of it is asked for.
-        let encoding = text::sniff(&bytes).map_err(binary)?;
-        if meta.size <= self.shared.max_read_bytes {
-            let mut rest = self.part(&path, &key, &meta, bytes.len() as u64..meta.size).await?;
-            rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", &path))?;
-            let text = text::decode(bytes).map_err(binary)?;
-            return self.whole(path, meta, window, text);
-        }
-        if all {
-            self.check_size(&path, meta.size, "bytes of text", WINDOW)?;
-        }
-        self.read_long(path, key, meta, bytes, window, encoding).await
+        let mut lines = LineWindow::new(window.offset, window.limit);
+        lines.push(text);
+        self.check_size(&file.path, lines.text_bytes() as u64, "bytes of text", way_out)?;
+        let total = Some(known.lines);
+        Ok(text_file(file, window, lines, total, known.text.encoding))
     }
 
     /// A window of a file that is too large to keep. It starts as near to the window as an earlier read
     /// has been, and ends behind it.
-    async fn read_long(
-        &self,
-        path: VirtualPath,
-        key: ObjectKey,
-        meta: Meta,
-        head: Vec<u8>,
-        window: Window,
-        mut encoding: &'static encoding_rs::Encoding,
-    ) -> Result<TextFile> {
+    async fn read_long(&self, file: &File, head: &[u8], window: Window) -> Result<TextFile> {
+        let File { path, key, meta, .. } = file;
+        let mut encoding = text::sniff(head).map_err(|Binary(mime)| binary_file(path, mime, meta.size))?;
         let indexes = &self.shared.line_indexes;
-        let name = LineIndex::key(&key, &meta);
-        let mut index = match &name {
-            Some(name) => indexes.get(name).await,
-            None => None,
-        };
+        let name = LineIndex::key(key, meta);
+        let mut index = name.as_ref().and_then(|name| indexes.get(name));
         loop {
             let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
             let mut lines = LineWindow::new(window.offset, window.limit);
-            let scanned = self.scan(&path, &key, &meta, &head, &known, &mut lines).await;
+            let scanned = self.scan(path, key, meta, head, &known, &mut lines).await;
             if let (Some(name), Ok(Scan::Done { .. })) = (&name, &scanned) {
                 // Put in again, so that it is weighed as it is now.
-                indexes.insert(name.clone(), known.clone()).await;
+                indexes.insert(name.clone(), known.clone());
             }
             match scanned? {
                 Scan::Done { ended } => {
@@ -254,9 +356,9 @@ impl S3Backend {
                         known.set_lines(lines.lines_seen());
                     }
                     let total = known.lines();
-                    return Ok(text_file(path, meta, window, lines, total, known.encoding.name()));
+                    return Ok(text_file(file, window, lines, total, known.encoding.name()));
                 }
-                Scan::Binary(Binary(mime)) => return Err(binary_file(&path, mime, meta.size)),
+                Scan::Binary(Binary(mime)) => return Err(binary_file(path, mime, meta.size)),
                 // Happens once: only UTF-8 can turn out to be something else.
                 Scan::Legacy(legacy) => encoding = legacy,
             }
@@ -318,54 +420,19 @@ impl S3Backend {
         }
     }
 
-    fn whole(&self, path: VirtualPath, meta: Meta, window: Window, text: text::Text) -> Result<TextFile> {
-        let way_out = if window == Window::default() { WINDOW } else { FEWER_LINES };
-        let lines = LineWindow::of(text.content, window.offset, window.limit);
-        self.check_size(&path, lines.text_bytes() as u64, "bytes of text", way_out)?;
-        let total = Some(lines.lines_seen());
-        Ok(text_file(path, meta, window, lines, total, text.encoding))
-    }
-
-    /// A part behind the head, of the same version of the object.
-    async fn part(
-        &self,
-        path: &VirtualPath,
-        key: &ObjectKey,
-        meta: &Meta,
-        range: Range<u64>,
-    ) -> Result<Box<Body>> {
-        let changed = || {
-            Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
-                .at(path)
-                .with_hint("read it again")
-        };
-        if meta.etag.is_none() {
-            return Err(Error::new(ErrorKind::Corrupt, format!("the storage gives no ETag for `{path}`"))
-                .at(path)
-                .with_hint("without one, parts of two versions could be taken for one file"));
-        }
-        let range = ByteRange { start: range.start, end: Some(range.end) };
-        let fetched = self.store().get(key, range, meta.etag.as_deref()).await;
-        match fetched.map_err(|e| e.during("read", path))? {
-            Fetched::Found { meta: now, body, .. } if now.etag == meta.etag && now.size == meta.size => {
-                Ok(body)
-            }
-            _ => Err(changed()),
-        }
-    }
-
-    /// Finds the file that a path means for reading, and asks for its first bytes.
+    /// Finds the file that a path means for reading, and asks for some of its bytes.
     async fn open(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let (key, directory) = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
+            Location::Layered => return self.open_listed(path, range).await,
+            Location::Inside { .. } if self.is_listed(path) => return self.open_listed(path, range).await,
             Location::Inside { key, directory } => (key, directory),
-            Location::Layered => return self.open_layered(path, range).await,
         };
-        if let Some(opened) = self.try_open(path, key, range).await? {
+        if let Some(opened) = self.try_open(path, &key, range, Expect::Any).await? {
             return Ok(opened);
         }
         if let Some((path, key)) = self.md_fallback(path)
-            && let Some(opened) = self.try_open(&path, key, range).await?
+            && let Some(opened) = self.try_open(&path, &key, range, Expect::Any).await?
         {
             return Ok(opened);
         }
@@ -376,38 +443,41 @@ impl S3Backend {
         }
     }
 
-    /// A file of one layer, by its exact name.
-    async fn open_in(&self, path: &VirtualPath, layer: usize, range: ByteRange) -> Result<Opened> {
-        let opened = match self.mounts.resolve_layer(path, layer)? {
-            Location::Inside { key, .. } => self.try_open(path, key, range).await?,
-            _ => None,
-        };
-        opened.ok_or_else(|| Self::not_found(path))
-    }
-
-    /// The same where several libraries lie behind `/skills`.
-    async fn open_layered(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+    /// The same where a listing tells what a path is.
+    async fn open_listed(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let union = self.union_around(path).await?;
-        match union.find(path) {
-            Found::File(real, found) => self.open_in(&real, found.layer, range).await,
-            Found::Directory => Err(is_directory(path)),
-            Found::Nothing => Err(Self::not_found(path)),
-        }
+        let (real, found) = match union.find(path) {
+            Found::File(real, found) => (real, found),
+            Found::Directory => return Err(is_directory(path)),
+            Found::Nothing => return Err(Self::not_found(path)),
+        };
+        let Location::Inside { key, .. } = self.mounts.resolve_layer(&real, found.layer)? else {
+            return Err(Self::not_found(path));
+        };
+        let expect = found.meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
+        // Gone since it was listed: then it is listed anew.
+        self.try_open(&real, &key, range, expect).await?.ok_or_else(|| changed_while_read(&real))
     }
 
-    async fn try_open(&self, path: &VirtualPath, key: ObjectKey, range: ByteRange) -> Result<Option<Opened>> {
+    async fn try_open(
+        &self,
+        path: &VirtualPath,
+        key: &ObjectKey,
+        range: ByteRange,
+        expect: Expect<'_>,
+    ) -> Result<Option<Opened>> {
         for _ in 0..ATTEMPTS {
-            match self.store().get(&key, range, None).await.map_err(|e| e.during("read", path))? {
+            match self.store().get(key, range, expect).await.map_err(|e| e.during("read", path))? {
                 Fetched::Found { meta, body, .. } => {
-                    return Ok(Some(Opened { path: path.clone(), key, meta, body: Some(body) }));
+                    return Ok(Some(Opened { path: path.clone(), meta, body: Some(body) }));
                 }
-                Fetched::Missing => return Ok(None),
-                Fetched::BehindTheEnd => {}
+                Fetched::Missing | Fetched::Changed => return Ok(None),
+                Fetched::BehindTheEnd | Fetched::Unchanged => {}
             }
             // The answer to an empty range says nothing about the object.
-            match self.store().head(&key).await.map_err(|e| e.during("read", path))? {
+            match self.store().head(key).await.map_err(|e| e.during("read", path))? {
                 Some(meta) if meta.size <= range.start => {
-                    return Ok(Some(Opened { path: path.clone(), key, meta, body: None }));
+                    return Ok(Some(Opened { path: path.clone(), meta, body: None }));
                 }
                 // It grew, or went away, between the two requests: look again.
                 Some(_) | None => {}
@@ -418,7 +488,7 @@ impl S3Backend {
             .with_hint("read it again"))
     }
 
-    fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
+    pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
         let most = self.shared.max_read_bytes;
         if bytes <= most {
             return Ok(());
@@ -451,8 +521,7 @@ enum Scan {
 }
 
 fn text_file(
-    path: VirtualPath,
-    meta: Meta,
+    file: &File,
     window: Window,
     lines: LineWindow,
     total_lines: Option<u64>,
@@ -461,8 +530,9 @@ fn text_file(
     let count = lines.lines();
     let reached = window.offset.saturating_add(count);
     let more = total_lines.is_none_or(|total| reached < total);
+    let File { path, meta, .. } = file;
     TextFile {
-        path,
+        path: path.clone(),
         content: lines.into_text(),
         offset: window.offset,
         lines: count,
@@ -471,8 +541,25 @@ fn text_file(
         encoding,
         size: meta.size,
         modified: meta.modified,
-        etag: meta.etag,
+        etag: meta.etag.clone(),
     }
+}
+
+/// A range of content that is known.
+fn slice(file: &File, range: ByteRange) -> Option<FileBytes> {
+    let bytes = file.content.bytes()?;
+    let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(bytes.len());
+    let start = at(range.start);
+    let end = range.end.map_or(bytes.len(), at).max(start);
+    let File { path, meta, .. } = file.clone();
+    let bytes = bytes.slice(start..end);
+    Some(FileBytes { path, bytes, size: meta.size, modified: meta.modified, etag: meta.etag })
+}
+
+pub(super) fn changed_while_read(path: &VirtualPath) -> Error {
+    Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
+        .at(path)
+        .with_hint("read it again")
 }
 
 pub(super) fn is_directory(path: &VirtualPath) -> Error {

@@ -77,7 +77,7 @@ impl S3Backend {
                 None => self.store().delete(key).await.map(|()| true),
             };
             if gone.map_err(|e| e.during("delete", &path))? {
-                self.forget_usage(&target.mount).await;
+                self.forget_usage(&target.mount);
                 break;
             }
             if Instant::now() >= deadline {
@@ -133,7 +133,7 @@ impl S3Backend {
         };
         let done = for_each(alone, ONE_BY_ONE, one).await?;
         deleted.objects += done.len() as u64;
-        self.forget_usage(&target.mount).await;
+        self.forget_usage(&target.mount);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl S3Backend {
             return Err(error.during(&format!("delete {count} of the files in"), &target.path));
         }
         deleted.objects += keys.len() as u64;
-        self.forget_usage(&target.mount).await;
+        self.forget_usage(&target.mount);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use tracing::instrument;
 
 use super::S3Backend;
+use super::known::{Fact, Want};
 use super::list::file;
 use super::union::Found;
 use crate::entry::{Depth, Entry};
@@ -31,7 +32,16 @@ impl S3Backend {
     /// # Errors
     /// When it cannot be told: the storage is out of reach or denies the answer.
     pub async fn exists(&self, path: impl IntoPath) -> Result<bool> {
-        match self.stat(path).await {
+        let path = path.into_path()?;
+        if let Some(fact) =
+            self.mounts.plain_key(&path).and_then(|key| self.known_fact(&path, &key, Want::Meta))
+        {
+            return Ok(!matches!(*fact, Fact::Nothing));
+        }
+        if let Some(union) = self.known_union_of(&path) {
+            return Ok(!matches!(union.find(&path), Found::Nothing));
+        }
+        match self.stat_path(path).await {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -42,32 +52,23 @@ impl S3Backend {
     async fn stat_path(&self, path: VirtualPath) -> Result<Entry> {
         let (key, directory) = match self.mounts.resolve(&path)? {
             Location::Root | Location::Mount(_) => return Ok(Entry::directory(path)),
+            Location::Layered => return self.stat_listed(path).await,
             Location::Inside { key, directory } => (key, directory),
-            Location::Layered => return self.stat_layered(path).await,
         };
-        let as_directory = |is_directory| match is_directory {
-            true => Ok(Entry::directory(path.clone())),
-            false => Err(Self::not_found(&path)),
+        let fact = match self.known_fact(&path, key.as_str(), Want::Meta) {
+            Some(fact) => fact,
+            None if self.is_listed(&path) => return self.stat_listed(path).await,
+            None => self.ask_fact(path.clone(), key, directory, Want::Meta, self.bound(&path)).await?,
         };
-        let Some((md_path, md_key)) = self.md_fallback(&path) else {
-            // A name with a dot is nearly always a file: ask for more only when it is none.
-            return match self.head(&path, &key).await? {
-                Some(meta) => Ok(file(path, &meta)),
-                None => as_directory(self.is_directory(&directory).await?),
-            };
-        };
-        let (exact, md, is_directory) =
-            tokio::join!(self.head(&path, &key), self.head(&path, &md_key), self.is_directory(&directory));
-        if let Some(meta) = exact? {
-            return Ok(file(path, &meta));
+        match &*fact {
+            Fact::File(known) => Ok(file(known.path.clone(), &known.meta)),
+            Fact::Directory => Ok(Entry::directory(path)),
+            Fact::Nothing => Err(Self::not_found(&path)),
         }
-        if let Some(meta) = md? {
-            return Ok(file(md_path, &meta));
-        }
-        as_directory(is_directory?)
     }
 
-    async fn stat_layered(&self, path: VirtualPath) -> Result<Entry> {
+    /// Where a listing of `/skills` tells what a path is.
+    async fn stat_listed(&self, path: VirtualPath) -> Result<Entry> {
         let union = self.union_around(&path).await?;
         match union.find(&path) {
             Found::File(path, found) => Ok(file(path, &found.meta)),
@@ -76,7 +77,7 @@ impl S3Backend {
         }
     }
 
-    async fn head(&self, path: &VirtualPath, key: &ObjectKey) -> Result<Option<Meta>> {
+    pub(super) async fn head(&self, path: &VirtualPath, key: &ObjectKey) -> Result<Option<Meta>> {
         self.store().head(key).await.map_err(|e| e.during("look at", path))
     }
 

@@ -174,7 +174,7 @@ impl S3Backend {
             }
         };
         let changed = for_each(copied, AT_ONCE, delete).await;
-        self.forget_usage(&source.mount).await;
+        self.forget_usage(&source.mount);
         let changed = changed?;
         let mut changed: Vec<VirtualPath> = changed.into_iter().flatten().collect();
         changed.sort();

@@ -4,18 +4,22 @@
 //! path, as a whole and never file by file; of loose files the earlier layer's wins.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use sha2::{Digest, Sha256};
 
 use super::S3Backend;
+use super::layers::Layer;
 use super::list::file;
-use crate::entry::{Depth, Entry, Page};
+use super::read::changed_while_read;
+use crate::entry::{Entry, Page};
 use crate::error::Result;
 use crate::id::LibraryId;
+use crate::index::{IndexedCategory, IndexedSkill};
 use crate::mount::{Directory, Location};
 use crate::path::VirtualPath;
-use crate::store::{ByteRange, Fetched, Listed, Lister, Meta};
+use crate::store::{ByteRange, Expect, Fetched, Listed, Meta};
 
 /// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
 #[derive(Debug, Default)]
@@ -26,6 +30,8 @@ pub(crate) struct Union {
     collisions: Vec<Collision>,
     /// Keys that no path can name.
     unnameable: Vec<String>,
+    layers: Vec<Arc<Layer>>,
+    version: OnceLock<String>,
 }
 
 /// A file that is seen, and the layer it comes from.
@@ -55,11 +61,12 @@ pub(crate) struct Collision {
 }
 
 /// One layer, as it was listed.
-#[derive(Debug, Default)]
-struct LayerListing {
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct LayerListing {
     files: BTreeMap<String, Meta>,
     directories: BTreeSet<String>,
-    skills: BTreeMap<String, String>,
+    /// With the name of their `SKILL.md`.
+    pub(super) skills: BTreeMap<String, String>,
     unnameable: Vec<String>,
 }
 
@@ -71,18 +78,8 @@ pub(super) enum Found<'u> {
 }
 
 impl S3Backend {
-    /// Lists all layers at once, below one directory of `/skills` or all of it. Costs one request for
-    /// every 1,000 keys of each layer.
-    pub(crate) async fn union(&self, under: &VirtualPath) -> Result<Union> {
-        // Without the mount this says what it needs.
-        self.mounts.resolve(under)?;
-        let layers = self.mounts.skill_layers();
-        let listings = layers.iter().enumerate().map(|(layer, top)| self.layer(top, layer, under));
-        Ok(Union::of(try_join_all(listings).await?))
-    }
-
     /// All of `/skills`.
-    pub(crate) async fn union_all(&self) -> Result<Union> {
+    pub(crate) async fn union_all(&self) -> Result<Arc<Union>> {
         self.union(&VirtualPath::top_level("skills")).await
     }
 
@@ -91,59 +88,89 @@ impl S3Backend {
         self.mounts.library_of(layer)
     }
 
-    /// The first bytes of a file of one layer, which a listing found there. One request.
-    pub(crate) async fn read_layer(&self, path: &VirtualPath, layer: usize, bytes: u64) -> Result<Bytes> {
+    /// The first bytes of a file of one layer, in the version that a listing found there. One request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`](crate::error::ErrorKind::Conflict) when it is another version now, or gone.
+    pub(crate) async fn read_listed(
+        &self,
+        path: &VirtualPath,
+        layer: usize,
+        meta: &Meta,
+        bytes: u64,
+    ) -> Result<Bytes> {
         let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
             return Err(Self::not_found(path));
         };
         let range = ByteRange { start: 0, end: Some(bytes) };
-        match self.store().get(&key, range, None).await.map_err(|e| e.during("read", path))? {
+        let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
+        match self.store().get(&key, range, expect).await.map_err(|e| e.during("read", path))? {
             Fetched::Found { mut body, .. } => {
                 let mut content = Vec::new();
                 body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
                 Ok(content.into())
             }
-            Fetched::BehindTheEnd => Ok(Bytes::new()),
-            Fetched::Missing => Err(Self::not_found(path)),
+            _ => Err(changed_while_read(path)),
         }
     }
 
     /// All that lies below the first name of a path. Skills that hide each other share it, so this
     /// is enough to tell what is seen there.
-    pub(crate) async fn union_of_first(&self, path: &VirtualPath) -> Result<Union> {
+    pub(crate) async fn union_of_first(&self, path: &VirtualPath) -> Result<Arc<Union>> {
         let first = below_mount(path).split('/').next().unwrap_or_default();
         let skills = VirtualPath::top_level("skills");
         self.union(&skills.join_exact(first).unwrap_or(skills)).await
     }
 
     /// The part of `/skills` that tells what a path is, be it a file or a directory.
-    pub(super) async fn union_around(&self, path: &VirtualPath) -> Result<Union> {
+    pub(super) async fn union_around(&self, path: &VirtualPath) -> Result<Arc<Union>> {
         // Whether the first name is a file itself, only the whole mount can tell.
         if below_mount(path).contains('/') { self.union_of_first(path).await } else { self.union_all().await }
-    }
-
-    async fn layer(&self, top: &Directory, layer: usize, under: &VirtualPath) -> Result<LayerListing> {
-        let directory = match self.mounts.resolve_layer(under, layer)? {
-            Location::Inside { directory, .. } | Location::Mount(directory) => directory,
-            Location::Root | Location::Layered => return Ok(LayerListing::default()),
-        };
-        let mut listing = LayerListing::default();
-        let mut lister = Lister::new(directory.prefix(), Depth::All);
-        while let Some(items) = lister.next(self.store()).await.map_err(|e| e.during("list", under))? {
-            for item in items {
-                if let Listed::Object { key, meta } = item
-                    && let Some(relative) = top.relative(&key)
-                {
-                    listing.add(top, relative, meta);
-                }
-            }
-        }
-        listing.find_skills();
-        Ok(listing)
     }
 }
 
 impl LayerListing {
+    pub(super) fn of(top: &Directory, items: Vec<Listed>) -> Self {
+        let mut listing = Self::default();
+        for item in items {
+            if let Listed::Object { key, meta } = item
+                && let Some(relative) = top.relative(&key)
+            {
+                listing.add(top, relative, meta);
+            }
+        }
+        listing.find_skills();
+        listing
+    }
+
+    /// The files of a directory, with their path below it.
+    pub(super) fn files_in<'l>(&'l self, directory: &str) -> impl Iterator<Item = (&'l str, &'l Meta)> {
+        below(&self.files, directory)
+    }
+
+    /// The `DESCRIPTION.md` of each directory that holds skills.
+    pub(super) fn descriptions(&self) -> impl Iterator<Item = (&str, &Meta)> {
+        let mut categories: BTreeSet<&str> = BTreeSet::new();
+        for skill in self.skills.keys() {
+            categories.extend(parents(skill));
+        }
+        categories
+            .into_iter()
+            .filter_map(|path| Some((path, self.files.get(&format!("{path}/DESCRIPTION.md"))?)))
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn weight(&self) -> u64 {
+        let files: usize = self
+            .files
+            .iter()
+            .map(|(path, meta)| path.len() + meta.etag.as_ref().map_or(0, String::len) + 150)
+            .sum();
+        let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
+        let skills = self.skills.iter().map(|(path, file)| path.len() + file.len() + 100);
+        (files + names.sum::<usize>() + skills.sum::<usize>()) as u64
+    }
+
     fn add(&mut self, top: &Directory, relative: &str, meta: Meta) {
         let nameable = |relative: &str| top.path().join_exact(relative).is_some();
         // Every directory above it exists, as far as it can be named.
@@ -186,15 +213,26 @@ impl LayerListing {
     }
 }
 
+/// What lies below a directory, with what follows the directory's own path.
+fn below<'m, V>(files: &'m BTreeMap<String, V>, directory: &str) -> impl Iterator<Item = (&'m str, &'m V)> {
+    let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+    let length = prefix.len();
+    files
+        .range(prefix.clone()..)
+        .take_while(move |(path, _)| path.starts_with(&prefix))
+        .map(move |(path, file)| (&path[length..], file))
+}
+
 /// The directories above a relative path, the nearest last.
 fn parents(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
 
 impl Union {
-    fn of(layers: Vec<LayerListing>) -> Self {
-        let mut union = Self::default();
-        for (layer, listing) in layers.iter().enumerate() {
+    pub(super) fn of(layers: &[Arc<Layer>]) -> Self {
+        let mut union = Self { layers: layers.to_vec(), ..Self::default() };
+        let listings = || layers.iter().map(|layer| &layer.listing).enumerate();
+        for (layer, listing) in listings() {
             union.unnameable.extend(listing.unnameable.iter().cloned());
             let mut seen = Vec::new();
             for (path, file) in &listing.skills {
@@ -209,41 +247,129 @@ impl Union {
             }
             union.skills.extend(seen);
         }
-        for (layer, listing) in layers.into_iter().enumerate() {
-            for (path, meta) in listing.files {
-                match owner(&path, &listing.skills) {
+        for (layer, listing) in listings() {
+            for (path, meta) in &listing.files {
+                match owner(path, &listing.skills) {
                     // A skill is seen whole or not at all.
                     Some(skill) if union.is_seen(skill, layer) => {}
                     Some(_) => continue,
                     None => {
                         // At a skill's own path, too: `read` would take the file for the skill's directory.
                         let at =
-                            union.skills.get_key_value(&path).map(|(skill, place)| (skill.as_str(), place));
-                        let near = at.or_else(|| union.skill_above(&path));
+                            union.skills.get_key_value(path).map(|(skill, place)| (skill.as_str(), place));
+                        let near = at.or_else(|| union.skill_above(path));
                         if let Some((by, place)) = near.filter(|(_, place)| place.layer != layer) {
-                            let (by, kept) = (by.to_owned(), place.layer);
+                            let (path, by, kept) = (path.clone(), by.to_owned(), place.layer);
                             union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
                             continue;
                         }
                     }
                 }
-                for parent in parents(&path) {
-                    union.directories.insert(parent.to_owned());
+                for parent in parents(path) {
+                    if !union.directories.contains(parent) {
+                        union.directories.insert(parent.to_owned());
+                    }
                 }
-                union.files.entry(path).or_insert(UnionFile { layer, meta });
+                if !union.files.contains_key(path) {
+                    union.files.insert(path.clone(), UnionFile { layer, meta: meta.clone() });
+                }
             }
-            for directory in listing.directories {
-                let own = owner(&directory, &listing.skills)
-                    .or_else(|| listing.skills.get_key_value(&directory).map(|(skill, _)| skill.as_str()));
+            for directory in &listing.directories {
+                let own = owner(directory, &listing.skills)
+                    .or_else(|| listing.skills.get_key_value(directory).map(|(skill, _)| skill.as_str()));
                 let elsewhere = |place: &SkillPlace| place.layer != layer;
-                let above = union.skill_above(&directory).is_some_and(|(_, place)| elsewhere(place))
-                    || union.skills.get(&directory).is_some_and(elsewhere);
-                if own.is_none_or(|skill| union.is_seen(skill, layer)) && !above {
-                    union.directories.insert(directory);
+                let above = union.skill_above(directory).is_some_and(|(_, place)| elsewhere(place))
+                    || union.skills.get(directory).is_some_and(elsewhere);
+                if own.is_none_or(|skill| union.is_seen(skill, layer))
+                    && !above
+                    && !union.directories.contains(directory)
+                {
+                    union.directories.insert(directory.clone());
                 }
             }
         }
         union
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn weight(&self) -> u64 {
+        let files: usize = self
+            .files
+            .iter()
+            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 160)
+            .sum();
+        let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
+        let skills = self.skills.iter().map(|(path, place)| path.len() + place.file.len() + 100);
+        let hidden = self.collisions.iter().map(|collision| collision.path.len() + collision.by.len() + 80);
+        (files + names.sum::<usize>() + skills.sum::<usize>() + hidden.sum::<usize>()) as u64
+    }
+
+    /// What the index of its library says of a skill, in the version that was listed: the name of its file
+    /// and, in that order, its frontmatter or the beginning of its file.
+    pub(crate) fn indexed_skill(&self, path: &str) -> Option<&IndexedSkill> {
+        let place = self.skills.get(path)?;
+        let listed = self.files.get(&format!("{path}/{}", place.file))?;
+        self.layers.get(place.layer)?.indexed_skill(path, &place.file, &listed.meta)
+    }
+
+    /// The same of a category. `None` when it must be read.
+    pub(crate) fn indexed_category(&self, path: &str) -> Option<&IndexedCategory> {
+        let file = self.files.get(&format!("{path}/DESCRIPTION.md"))?;
+        self.layers.get(file.layer)?.indexed_category(path, &file.meta)
+    }
+
+    /// The digest of a file of a skill, where the index knows this version.
+    pub(crate) fn sha256(&self, skill: &str, name: &str, layer: usize, meta: &Meta) -> Option<&str> {
+        self.layers.get(layer)?.sha256(skill, name, meta)
+    }
+
+    /// The version of a layer's index that this was made with; `None` when there was none.
+    pub(crate) fn index_etag(&self, layer: usize) -> Option<&str> {
+        self.layers.get(layer)?.index_etag()
+    }
+
+    /// The `DESCRIPTION.md` of each category that has one.
+    pub(crate) fn descriptions(&self) -> impl Iterator<Item = (&str, &UnionFile)> {
+        let categories: BTreeSet<&str> = self.skills.keys().flat_map(|skill| parents(skill)).collect();
+        let file = |path: &str| self.files.get(&format!("{path}/DESCRIPTION.md"));
+        categories.into_iter().filter_map(move |path| Some((path, file(path)?)))
+    }
+
+    /// What a file of a skill holds: by its digest, where the index knows it, else by its ETag.
+    fn digest(&self, skill: &str, name: &str, file: &UnionFile) -> String {
+        match self.sha256(skill, name, file.layer, &file.meta) {
+            Some(sha256) => format!("sha256:{sha256}"),
+            None => format!("etag:{}", file.meta.etag.as_deref().unwrap_or_default()),
+        }
+    }
+
+    /// Changes whenever a skill, a description of a category or the order of the layers does.
+    pub(super) fn version(&self, backend: &S3Backend) -> String {
+        self.version.get_or_init(|| self.hash(backend)).clone()
+    }
+
+    fn hash(&self, backend: &S3Backend) -> String {
+        let mut text = String::from("skillfs catalogue 1\n");
+        for layer in 0..self.layers.len() {
+            let library = backend.library_of(layer).map_or("", |library| library.as_str());
+            text += &format!("layer {library}\n");
+        }
+        let mut digest = Sha256::new();
+        for (path, place) in &self.skills {
+            text += &format!("skill {} {path}\n", place.layer);
+            for (name, file) in self.files_in(path) {
+                text += &format!("{} {} {name}\n", file.meta.size, self.digest(path, name, file));
+            }
+            digest.update(&text);
+            text.clear();
+        }
+        for (path, file) in self.descriptions() {
+            let known = self.indexed_category(path).map(|category| category.file.sha256.as_str());
+            let known = known.or(file.meta.etag.as_deref()).unwrap_or_default();
+            text += &format!("category {} {known} {path}\n", file.layer);
+        }
+        digest.update(&text);
+        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn is_seen(&self, skill: &str, layer: usize) -> bool {
@@ -267,6 +393,11 @@ impl Union {
             .map(|(skill, place)| (skill.as_str(), place))
     }
 
+    /// Whether there is nothing at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.directories.is_empty() && self.unnameable.is_empty()
+    }
+
     /// The skills that are seen, sorted by path.
     pub(crate) fn skills(&self) -> impl Iterator<Item = (&str, &SkillPlace)> {
         self.skills.iter().map(|(path, place)| (path.as_str(), place))
@@ -286,11 +417,13 @@ impl Union {
     }
 
     pub(super) fn find(&self, path: &VirtualPath) -> Found<'_> {
-        let candidates = [Some(path.clone()), path.with_md()].into_iter().flatten();
-        for candidate in candidates {
-            if let Some(found) = self.file(below_mount(&candidate)) {
-                return Found::File(candidate, found);
-            }
+        if let Some(found) = self.file(below_mount(path)) {
+            return Found::File(path.clone(), found);
+        }
+        if let Some(md) = path.with_md()
+            && let Some(found) = self.file(below_mount(&md))
+        {
+            return Found::File(md, found);
         }
         if self.is_directory(below_mount(path)) { Found::Directory } else { Found::Nothing }
     }
@@ -301,12 +434,7 @@ impl Union {
 
     /// The files below a directory, sorted by path, with what follows the directory's own path.
     pub(crate) fn files_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = (&'u str, &'u UnionFile)> {
-        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-        let length = prefix.len();
-        self.files
-            .range(prefix.clone()..)
-            .take_while(move |(path, _)| path.starts_with(&prefix))
-            .map(move |(path, file)| (&path[length..], file))
+        below(&self.files, directory)
     }
 
     /// How many keys below a directory no path can name.

@@ -321,6 +321,9 @@ pub(super) enum SkillsCommand {
         #[arg(long, value_name = "CHARS", value_parser = character_count, allow_negative_numbers = true)]
         budget: Option<usize>,
     },
+    /// Print what changes whenever a skill, a category's description or the order of libraries does
+    Version,
+
     /// Print a skill's SKILL.md
     Load {
         /// Its path, such as escrituras/compraventa, or its name
@@ -350,6 +353,12 @@ pub(super) enum AdminCommand {
         #[arg(long)]
         lenient: bool,
     },
+
+    /// Write the catalogue index of a library: sessions then read its catalogue with two requests
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin index --user ana\n  skillfs --bucket acme admin index --library notaries\n\nRun it again when the library has changed; what the old index knows is not read again. What has changed since is read where it lies, so an old index costs time and nothing else."
+    )]
+    Index,
 }
 
 /// What a session may be allowed.

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
@@ -290,6 +291,18 @@ impl Output {
         }
     }
 
+    /// How far long work is; shown on a terminal only.
+    pub(super) fn progress(&self, what: &str) -> Progress {
+        let shown = !self.quiet && !self.json && io::stderr().is_terminal();
+        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let template = format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left");
+        // A template that cannot be read is a plain bar.
+        if let Ok(style) = ProgressStyle::with_template(&template) {
+            bar.set_style(style);
+        }
+        Progress(bar)
+    }
+
     /// Prints a failure, and tells the exit code that goes with it.
     pub(super) fn failure(&self, error: &Error) -> ExitCode {
         if let Some(broken) = std::error::Error::source(error).and_then(|e| e.downcast_ref::<io::Error>())
@@ -310,6 +323,20 @@ impl Output {
     /// A tenant's name as it is safe to show.
     pub(super) fn name(&self, name: &str) -> String {
         if self.terminal { visible(name, false) } else { name.to_owned() }
+    }
+}
+
+/// Long work on its way.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn set(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
     }
 }
 

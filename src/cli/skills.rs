@@ -1,16 +1,13 @@
-//! `skillfs skills …` and `skillfs admin validate`.
-
-use std::path::PathBuf;
-use std::process::ExitCode;
+//! `skillfs skills …`.
 
 use serde::Serialize;
 
-use super::args::{AdminCommand, Format, SkillsCommand};
-use super::output::{BAD, DIM, GOOD, Output, plural, print, print_raw, to_json, visible};
+use super::args::{Format, SkillsCommand};
+use super::output::{DIM, Output, print, print_raw, to_json};
 use crate::backend::S3Backend;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::manifest::{Diagnostic, Severity};
-use crate::skill::{CatalogFormat, LocalSkill, SkillLibrary, check_folder};
+use crate::skill::{CatalogFormat, SkillLibrary};
 
 /// How many diagnostics are shown one by one.
 const MOST_SHOWN: usize = 10;
@@ -46,6 +43,13 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
             say(&library, output);
             Ok(())
         }
+        SkillsCommand::Version => {
+            let version = backend.catalogue_version().await?;
+            match output.is_json() {
+                true => print_raw((to_json(&Version { version: &version })? + "\n").as_bytes()),
+                false => print_raw((version + "\n").as_bytes()),
+            }
+        }
         SkillsCommand::Load { skill, body } => {
             let loaded = backend.load_skill(&skill).await?;
             if output.is_json() {
@@ -77,6 +81,11 @@ struct Listed<'a> {
 }
 
 #[derive(Serialize)]
+struct Version<'a> {
+    version: &'a str,
+}
+
+#[derive(Serialize)]
 struct Text<'a> {
     text: &'a str,
 }
@@ -91,96 +100,5 @@ fn say(library: &SkillLibrary, output: &Output) {
     }
     if all.len() > MOST_SHOWN {
         output.note(&format!("and {} more like these", all.len() - MOST_SHOWN));
-    }
-}
-
-pub(super) async fn admin(command: AdminCommand, output: &Output) -> Result<ExitCode> {
-    let AdminCommand::Validate { folders, lenient } = command;
-    let checked = tokio::task::spawn_blocking(move || {
-        folders.iter().flat_map(|folder: &PathBuf| check_folder(folder)).collect::<Vec<_>>()
-    })
-    .await
-    .map_err(|e| Error::new(ErrorKind::Internal, "looking at the folders failed").with_source(e))?;
-    let mut bad = 0;
-    for skill in &checked {
-        let wrong = if lenient { skill.loaded.is_err() } else { !skill.problems.is_empty() };
-        bad += u64::from(wrong);
-        if output.is_json() {
-            print_raw((to_json(&Verdict::of(skill, lenient))? + "\n").as_bytes())?;
-        } else {
-            print(&verdict(skill, lenient))?;
-        }
-    }
-    let good = checked.len() as u64 - bad;
-    output.note(&format!(
-        "{}, {}",
-        plural(good, "skill is fine", "skills are fine"),
-        plural(bad, "is not", "are not")
-    ));
-    Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// One skill, for people.
-fn verdict(skill: &LocalSkill, lenient: bool) -> String {
-    let path = visible(&skill.path.display().to_string(), false);
-    let mut text = String::new();
-    let (fine, lines): (bool, Vec<String>) = if lenient {
-        let said = match &skill.loaded {
-            Ok(document) => &document.diagnostics,
-            Err(diagnostics) => diagnostics,
-        };
-        (skill.loaded.is_ok(), said.iter().map(ToString::to_string).collect())
-    } else {
-        (skill.problems.is_empty(), skill.problems.clone())
-    };
-    let word = match (fine, lenient) {
-        (true, true) => format!("{GOOD}loads{GOOD:#}"),
-        (true, false) => format!("{GOOD}valid{GOOD:#}"),
-        (false, true) => format!("{BAD}does not load{BAD:#}"),
-        (false, false) => format!("{BAD}not valid{BAD:#}"),
-    };
-    text += &format!("{path}: {word}\n");
-    if let (true, Ok(document)) = (lenient, &skill.loaded) {
-        text += &format!("  name         {}\n", visible(&document.manifest.name, false));
-        text += &format!("  description  {}\n", visible(&document.manifest.description, false));
-    }
-    for line in lines {
-        text += &format!("  - {}\n", visible(&line, false));
-    }
-    text
-}
-
-/// One skill, for machines.
-#[derive(Serialize)]
-struct Verdict<'a> {
-    path: String,
-    valid: bool,
-    problems: &'a [String],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loads: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    diagnostics: Option<&'a [Diagnostic]>,
-}
-
-impl<'a> Verdict<'a> {
-    fn of(skill: &'a LocalSkill, lenient: bool) -> Self {
-        let document = skill.loaded.as_ref().ok().filter(|_| lenient);
-        let diagnostics = match &skill.loaded {
-            Ok(document) => &document.diagnostics,
-            Err(diagnostics) => diagnostics,
-        };
-        Self {
-            path: skill.path.display().to_string(),
-            valid: skill.problems.is_empty(),
-            problems: &skill.problems,
-            loads: lenient.then_some(skill.loaded.is_ok()),
-            name: document.map(|document| document.manifest.name.as_str()),
-            description: document.map(|document| document.manifest.description.as_str()),
-            diagnostics: lenient.then_some(diagnostics),
-        }
     }
 }

@@ -40,8 +40,12 @@ impl SkillLibrary {
     /// out and how to find it.
     #[must_use]
     pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
+        self.remembered(format, budget, || self.render_catalog(format, budget))
+    }
+
+    fn render_catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
         let visible = self.list().iter().filter(|skill| !skill.manifest.disable_model_invocation);
-        let mut skills: Vec<&Skill> = visible.collect();
+        let mut skills: Vec<&Skill> = visible.map(|skill| &**skill).collect();
         if format == CatalogFormat::Markdown {
             // Skills without a category first, then by category: what is shown last is dropped first.
             skills.sort_by(|a, b| (a.category(), &a.path).cmp(&(b.category(), &b.path)));

@@ -1,6 +1,8 @@
 //! Discovery: one flat listing a layer, then the heads of the skill files, many at once.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
@@ -8,13 +10,15 @@ use tracing::instrument;
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
 use crate::backend::{S3Backend, SkillPlace, Union};
 use crate::error::{Error, ErrorKind, Result};
+use crate::index::IndexedSkill;
 use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, Size, read_description, read_head};
 use crate::path::VirtualPath;
+use crate::store::Meta;
 
 /// A ranged read of this size holds all but one of 1,500 real frontmatters.
-const FIRST_BYTES: u64 = 4 * 1024;
+pub(super) const FIRST_BYTES: u64 = 4 * 1024;
 /// And this one every one that is read at all.
-const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
+pub(super) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
 /// How many heads are read at once.
 const AT_ONCE: usize = 64;
 /// Skills that lie deeper are reported and left out.
@@ -23,6 +27,74 @@ const MAX_DEPTH: usize = 8;
 const MAX_SKILLS: usize = 5_000;
 /// A `SKILL.md` over this size is reported; its head is read all the same.
 const LARGE_BYTES: u64 = 1024 * 1024;
+
+/// How often a library is listed again when it changes while it is read.
+const ATTEMPTS: u32 = 3;
+/// So many skills are looked at on a thread that may take its time.
+const MANY: usize = 64;
+
+/// A skill, or what is to be said of what is none.
+pub(super) type Outcome = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
+
+/// More of the file must be read.
+pub(super) struct More;
+
+/// What one version of a skill's file says.
+#[derive(Debug)]
+struct KeptSkill {
+    etag: Option<String>,
+    outcome: Outcome,
+}
+
+/// What one version of a category's file says.
+#[derive(Debug)]
+struct KeptDescription {
+    etag: Option<String>,
+    description: Option<String>,
+}
+
+/// What was made of one listing.
+#[derive(Debug)]
+struct Catalogue {
+    union: Arc<Union>,
+    library: SkillLibrary,
+}
+
+/// Does something with what was listed, and again with a new listing when that was not so any more.
+pub(super) struct Tries {
+    pub(super) backend: S3Backend,
+    left: u32,
+}
+
+impl Tries {
+    pub(super) fn new(backend: &S3Backend) -> Self {
+        Self { backend: backend.clone(), left: ATTEMPTS - 1 }
+    }
+
+    /// Whether what cannot be had now is to be told.
+    pub(super) fn is_last(&self) -> bool {
+        self.left == 0
+    }
+
+    pub(super) fn again<T>(&mut self, done: &Result<T>) -> bool {
+        let changed = done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
+        if !changed || self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        self.backend = self.backend.fresh();
+        true
+    }
+}
+
+/// A skill that a listing found.
+pub(super) struct Found<'u> {
+    union: &'u Union,
+    path: &'u str,
+    place: &'u SkillPlace,
+    pub(super) meta: &'u Meta,
+    location: VirtualPath,
+}
 
 /// The skills of a listing that are taken, and what is said of the others.
 pub(super) struct Selection<'u> {
@@ -52,30 +124,147 @@ impl S3Backend {
     /// error: it is left out and stands in the library's diagnostics.
     #[instrument(name = "skills", skip_all, fields(?category))]
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
-        let (union, category) = self.discover(category).await?;
-        self.read_library(&union, category.as_deref()).await
+        let mut tries = Tries::new(self);
+        loop {
+            let read = tries.backend.read_skills(category, tries.is_last()).await;
+            if !tries.again(&read) {
+                return read;
+            }
+        }
     }
 
-    /// Reads the skills that a listing found.
-    pub(super) async fn read_library(&self, union: &Union, category: Option<&str>) -> Result<SkillLibrary> {
+    async fn read_skills(&self, category: Option<&str>, last: bool) -> Result<SkillLibrary> {
+        let (union, category) = self.discover(category).await?;
+        self.library(&union, category.as_deref(), last).await
+    }
+
+    /// The skills that a listing found: known ones, and the others read.
+    pub(super) async fn library(
+        &self,
+        union: &Arc<Union>,
+        category: Option<&str>,
+        last: bool,
+    ) -> Result<SkillLibrary> {
+        let name = format!("{}\u{5}{}", self.libraries_name(), category.unwrap_or_default());
+        if let Some(kept) = self.cache().recall::<Catalogue>(&name)
+            && Arc::ptr_eq(&kept.value.union, union)
+        {
+            return Ok(kept.value.library.clone());
+        }
+        let asked = (self.cache().epoch(&name), Instant::now());
+        let backend = self.clone();
+        let (union, category) = (union.clone(), category.map(str::to_owned));
+        // It belongs to this listing, and whoever has the same may wait for it.
+        let flight = format!("{name}\u{5}{:p}", Arc::as_ptr(&union));
+        let ask = move || async move {
+            let library = backend.read_library(&union, category.as_deref(), last).await?;
+            let weight = library.weight();
+            let made = Arc::new(Catalogue { union, library });
+            backend.cache().keep(&name, backend.tenant(), asked, made.clone(), weight);
+            Ok(made)
+        };
+        let made: Arc<Catalogue> = self.cache().once(&flight, Duration::MAX, ask).await?;
+        Ok(made.library.clone())
+    }
+
+    async fn read_library(
+        &self,
+        union: &Arc<Union>,
+        category: Option<&str>,
+        last: bool,
+    ) -> Result<SkillLibrary> {
         let Selection { skills, mut diagnostics } = self.select(union, category);
-        let categories = self.categories(union, &skills, category).await?;
+        let known = self.known_skills(union, &skills).await?;
+        let categories = self.categories(union, &skills, category, last);
         // Made at once: a closure inside the stream would tie the future to this thread.
+        let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
         let heads: Vec<_> =
-            skills.into_iter().map(|(path, place)| self.head_of(union, path, place)).collect();
-        let read: Vec<_> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
-        let mut found = Vec::new();
-        for skill in read {
-            match skill {
-                Ok(skill) => found.push(skill),
-                Err(said) => diagnostics.extend(said),
+            unknown.map(|((path, place), _)| self.head_of(union, path, place, last)).collect();
+        let heads = stream::iter(heads).buffered(AT_ONCE).try_collect::<Vec<_>>();
+        let (categories, read) = tokio::try_join!(categories, heads)?;
+        let (mut found, mut read) = (Vec::new(), read.into_iter());
+        for skill in known {
+            match skill.or_else(|| read.next()) {
+                Some(Ok(skill)) => found.push(skill),
+                Some(Err(said)) => diagnostics.extend(said),
+                None => {}
             }
         }
         Ok(SkillLibrary::new(found, categories, diagnostics))
     }
 
+    /// What is known of skills without reading them: from before, or from the index.
+    async fn known_skills(
+        &self,
+        union: &Arc<Union>,
+        skills: &[(&str, &SkillPlace)],
+    ) -> Result<Vec<Option<Outcome>>> {
+        if skills.len() < MANY {
+            return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
+        }
+        // Thousands of frontmatters take their time.
+        let (backend, union) = (self.clone(), union.clone());
+        let skills: Vec<_> =
+            skills.iter().map(|(path, place)| ((*path).to_owned(), (*place).clone())).collect();
+        let known =
+            move || skills.iter().map(|(path, place)| backend.known_skill(&union, path, place)).collect();
+        tokio::task::spawn_blocking(known).await.map_err(|error| {
+            Error::new(ErrorKind::Internal, "the catalogue could not be put together").with_source(error)
+        })
+    }
+
+    fn known_skill(&self, union: &Union, path: &str, place: &SkillPlace) -> Option<Outcome> {
+        let found = Found::new(union, path, place)?;
+        let name = self.head_name(&found)?;
+        if let Some(kept) = self.cache().recall::<KeptSkill>(&name)
+            && kept.value.etag == found.meta.etag
+            && found.meta.etag.is_some()
+        {
+            return Some(match &kept.value.outcome {
+                Err(said) => Err(said.clone()),
+                Ok(skill) => {
+                    let resources = resources(union, path, &place.file);
+                    match skill.resources == resources && skill.size == found.meta.size {
+                        true => Ok(skill.clone()),
+                        // Only its other files have changed.
+                        false => {
+                            let size = found.meta.size;
+                            let skill = Arc::new(Skill { size, resources, ..(**skill).clone() });
+                            self.keep_skill(&found, Ok(skill))
+                        }
+                    }
+                }
+            });
+        }
+        let indexed = union.indexed_skill(path)?;
+        let (text, size) = indexed_head(indexed, found.meta.size)?;
+        let outcome = self.judge(&found, &text, size).ok()?;
+        Some(self.keep_skill(&found, outcome))
+    }
+
+    fn head_name(&self, found: &Found<'_>) -> Option<String> {
+        let key = self.name_in_layer(&found.location, found.place.layer)?;
+        Some(format!("{key}\u{6}"))
+    }
+
+    fn keep_skill(&self, found: &Found<'_>, outcome: Outcome) -> Outcome {
+        let Some(name) = self.head_name(found) else { return outcome };
+        let kept = KeptSkill { etag: found.meta.etag.clone(), outcome: outcome.clone() };
+        let weight = match &outcome {
+            Ok(skill) => {
+                let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
+                3 * skill.manifest.frontmatter.len() + skill.path.len() * 2 + resources + 600
+            }
+            Err(said) => said.iter().map(|said| said.message.len() + said.file.len() + 80).sum(),
+        };
+        let owner = self.tenant().owner_of(&name);
+        let asked = (self.cache().epoch(&name), Instant::now());
+        self.cache().keep(&name, &owner, asked, Arc::new(kept), weight as u64);
+        outcome
+    }
+
     /// The listing that a category needs, and the category's path below `/skills`.
-    pub(super) async fn discover(&self, category: Option<&str>) -> Result<(Union, Option<String>)> {
+    pub(super) async fn discover(&self, category: Option<&str>) -> Result<(Arc<Union>, Option<String>)> {
         let path = category_path(category)?;
         let union = match &path {
             Some(path) => self.union_of_first(path).await?,
@@ -144,76 +333,66 @@ impl S3Backend {
     }
 
     /// Reads the head of one skill's file.
-    async fn head_of(
-        &self,
-        union: &Union,
-        path: &str,
-        place: &SkillPlace,
-    ) -> Result<std::result::Result<Skill, Vec<Diagnostic>>> {
-        let relative = format!("{path}/{}", place.file);
-        let location = VirtualPath::parse(&format!("/skills/{relative}"))?;
-        let file = union.file(&relative).map(|found| found.meta.clone());
-        let (size, etag) = file.map_or((0, None), |meta| (meta.size, meta.etag));
-        let directory = path.rsplit('/').next().unwrap_or_default();
-        let unreadable = |error: &Error| {
-            let message = format!("it cannot be read: {}", error.message());
-            Diagnostic {
-                file: location.to_string(),
-                line: None,
-                severity: Severity::Error,
-                code: "unreadable",
-                message,
-            }
-        };
+    async fn head_of(&self, union: &Union, path: &str, place: &SkillPlace, last: bool) -> Result<Outcome> {
+        let Some(found) = Found::new(union, path, place) else { return Ok(Err(Vec::new())) };
+        let size = found.meta.size;
         let mut wanted = FIRST_BYTES;
-        let (manifest, mut diagnostics) = loop {
+        loop {
             // The listing knows the size: an empty file needs no request.
             let bytes = match size {
                 0 => bytes::Bytes::new(),
-                _ => match self.read_layer(&location, place.layer, wanted.min(size)).await {
-                    Ok(bytes) => bytes,
-                    // A skill that was deleted meanwhile is no skill.
-                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Err(Vec::new())),
-                    Err(error) if is_about_one_file(&error) => return Ok(Err(vec![unreadable(&error)])),
-                    Err(error) => return Err(error),
-                },
+                _ => {
+                    let wanted = wanted.min(size);
+                    match self.read_listed(&found.location, place.layer, found.meta, wanted).await {
+                        Ok(bytes) => bytes,
+                        Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
+                        Err(error) if is_about_one_file(&error) => {
+                            return Ok(Err(vec![found.unreadable(&error)]));
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
             };
             let whole = bytes.len() as u64 >= size;
-            match read_head(
-                &bytes,
-                Size { whole, last: whole || wanted >= MOST_BYTES },
-                directory,
-                location.as_str(),
-            ) {
-                Head::More => wanted = MOST_BYTES,
-                Head::Unusable(diagnostics) => return Ok(Err(diagnostics)),
-                Head::Done(manifest, diagnostics) => break (manifest, diagnostics),
+            let part = Size { whole, last: whole || wanted >= MOST_BYTES };
+            match self.judge(&found, &bytes, part) {
+                Ok(outcome) => return Ok(self.keep_skill(&found, outcome)),
+                Err(More) => wanted = MOST_BYTES,
             }
+        }
+    }
+
+    /// What the head of a skill's file says.
+    pub(super) fn judge(
+        &self,
+        found: &Found<'_>,
+        bytes: &[u8],
+        part: Size,
+    ) -> std::result::Result<Outcome, More> {
+        let Found { union, path, place, meta, location } = found;
+        let directory = path.rsplit('/').next().unwrap_or_default();
+        let (manifest, mut diagnostics) = match read_head(bytes, part, directory, location.as_str()) {
+            Head::More => return Err(More),
+            Head::Unusable(diagnostics) => return Ok(Err(diagnostics)),
+            Head::Done(manifest, diagnostics) => (manifest, diagnostics),
         };
         if !manifest.described && !self.lists_undescribed_skills() {
             return Ok(Err(diagnostics));
         }
-        if size > LARGE_BYTES {
-            let message = format!("it has {size} bytes; only its head was read");
-            let file = location.to_string();
-            diagnostics.push(Diagnostic {
-                file,
-                line: None,
-                severity: Severity::Warning,
-                code: "large",
-                message,
-            });
+        if meta.size > LARGE_BYTES {
+            let message = format!("it has {} bytes; only its head was read", meta.size);
+            diagnostics.push(found.say(Severity::Warning, "large", message));
         }
-        Ok(Ok(Skill {
-            path: path.to_owned(),
+        Ok(Ok(Arc::new(Skill {
+            path: (*path).to_owned(),
             library: self.library_of(place.layer).cloned(),
             manifest: *manifest,
-            size,
-            etag,
+            size: meta.size,
+            etag: meta.etag.clone(),
             resources: resources(union, path, &place.file),
             diagnostics,
-            location,
-        }))
+            location: location.clone(),
+        })))
     }
 
     /// The categories of the skills, with their descriptions.
@@ -222,6 +401,7 @@ impl S3Backend {
         union: &Union,
         skills: &[(&str, &SkillPlace)],
         within: Option<&str>,
+        last: bool,
     ) -> Result<Vec<Category>> {
         let mut paths: BTreeSet<&str> = BTreeSet::new();
         for (skill, _) in skills {
@@ -230,16 +410,10 @@ impl S3Backend {
         let inside = |path: &&str| is_within(path, within.unwrap_or_default());
         let described = paths.into_iter().filter(inside).map(|path| async move {
             let file = format!("{path}/DESCRIPTION.md");
-            let description = match union.file(&file) {
-                Some(found) if found.meta.size > 0 => {
-                    let location = VirtualPath::parse(&format!("/skills/{file}"))?;
-                    match self.read_layer(&location, found.layer, FIRST_BYTES.min(found.meta.size)).await {
-                        Ok(bytes) => read_description(&bytes, bytes.len() as u64 >= found.meta.size),
-                        Err(error) if error.kind() == ErrorKind::NotFound || is_about_one_file(&error) => {
-                            None
-                        }
-                        Err(error) => return Err(error),
-                    }
+            let description = match (union.indexed_category(path), union.file(&file)) {
+                (Some(indexed), _) => indexed.description.clone(),
+                (None, Some(found)) if found.meta.size > 0 => {
+                    self.description(&file, found.layer, &found.meta, last).await?
                 }
                 _ => None,
             };
@@ -248,6 +422,60 @@ impl S3Backend {
         let described: Vec<_> = described.collect();
         stream::iter(described).buffered(AT_ONCE).try_collect().await
     }
+
+    /// What a category's `DESCRIPTION.md` says.
+    async fn description(&self, file: &str, layer: usize, meta: &Meta, last: bool) -> Result<Option<String>> {
+        let location = VirtualPath::parse(&format!("/skills/{file}"))?;
+        let name = self.name_in_layer(&location, layer).map(|key| format!("{key}\u{6}"));
+        if let Some(kept) = name.as_ref().and_then(|name| self.cache().recall::<KeptDescription>(name))
+            && kept.value.etag == meta.etag
+            && meta.etag.is_some()
+        {
+            return Ok(kept.value.description.clone());
+        }
+        let bytes = match self.read_listed(&location, layer, meta, FIRST_BYTES.min(meta.size)).await {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
+            Err(error) if is_about_one_file(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let description = read_description(&bytes, bytes.len() as u64 >= meta.size);
+        if let Some(name) = name {
+            let weight = description.as_ref().map_or(0, String::len) as u64;
+            let kept = KeptDescription { etag: meta.etag.clone(), description: description.clone() };
+            let asked = (self.cache().epoch(&name), Instant::now());
+            self.cache().keep(&name, &self.tenant().owner_of(&name), asked, Arc::new(kept), weight);
+        }
+        Ok(description)
+    }
+}
+
+impl<'u> Found<'u> {
+    pub(super) fn new(union: &'u Union, path: &'u str, place: &'u SkillPlace) -> Option<Self> {
+        let relative = format!("{path}/{}", place.file);
+        let location = VirtualPath::parse(&format!("/skills/{relative}")).ok()?;
+        Some(Self { union, path, place, meta: &union.file(&relative)?.meta, location })
+    }
+
+    fn say(&self, severity: Severity, code: &'static str, message: String) -> Diagnostic {
+        Diagnostic { file: self.location.to_string(), line: None, severity, code, message }
+    }
+
+    fn unreadable(&self, error: &Error) -> Diagnostic {
+        self.say(Severity::Error, "unreadable", format!("it cannot be read: {}", error.message()))
+    }
+}
+
+/// What an index tells of the head of a skill's file, as if it had been read.
+pub(super) fn indexed_head(indexed: &IndexedSkill, size: u64) -> Option<(Vec<u8>, Size)> {
+    if let Some(frontmatter) = &indexed.frontmatter {
+        let text = format!("---\n{frontmatter}---\n");
+        return Some((text.into_bytes(), Size { whole: true, last: true }));
+    }
+    let head = indexed.head.clone()?.into_bytes();
+    let whole = head.len() as u64 >= size;
+    let last = whole || head.len() as u64 >= MOST_BYTES;
+    Some((head, Size { whole, last }))
 }
 
 /// Whether the other files may still be read: one bad skill never hides the others.

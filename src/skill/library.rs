@@ -1,12 +1,16 @@
 //! A library in memory: find skills, check lists of names, order dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::{Category, Skill, is_within};
+use super::{Budgeted, CatalogFormat, Category, Skill, is_within};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Severity};
+
+/// So many catalogues of one library are remembered.
+const MOST_RENDERED: usize = 4;
 
 /// A chain of dependencies that is longer is reported.
 const MAX_DEPENDENCY_DEPTH: usize = 5;
@@ -21,12 +25,46 @@ pub enum Unknown {
 }
 
 /// The skills of a session, or of one category, as they were read.
+///
+/// Cloning it is cheap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SkillLibrary {
-    skills: Vec<Skill>,
+    #[serde(flatten)]
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Inner {
+    skills: Vec<Arc<Skill>>,
     categories: Vec<Category>,
     diagnostics: Vec<Diagnostic>,
+    /// Catalogues that were asked for: the same ones are asked for again.
+    #[serde(skip)]
+    rendered: Mutex<Vec<(CatalogFormat, Option<usize>, Budgeted)>>,
 }
+
+/// What was rendered belongs to the library that it was rendered from.
+impl Clone for Inner {
+    fn clone(&self) -> Self {
+        let Self { skills, categories, diagnostics, .. } = self;
+        Self {
+            skills: skills.clone(),
+            categories: categories.clone(),
+            diagnostics: diagnostics.clone(),
+            rendered: Mutex::default(),
+        }
+    }
+}
+
+impl PartialEq for Inner {
+    fn eq(&self, other: &Self) -> bool {
+        self.skills == other.skills
+            && self.categories == other.categories
+            && self.diagnostics == other.diagnostics
+    }
+}
+
+impl Eq for Inner {}
 
 /// The order in which skills build upon each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -43,32 +81,77 @@ pub struct Dependencies {
 }
 
 impl SkillLibrary {
-    pub(super) fn new(skills: Vec<Skill>, categories: Vec<Category>, diagnostics: Vec<Diagnostic>) -> Self {
-        Self { skills, categories, diagnostics }
+    pub(super) fn new(
+        skills: Vec<Arc<Skill>>,
+        categories: Vec<Category>,
+        diagnostics: Vec<Diagnostic>,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { skills, categories, diagnostics, rendered: Mutex::default() }) }
+    }
+
+    /// What it takes in memory, about, without the skills that it shares with others.
+    pub(super) fn weight(&self) -> u64 {
+        let categories = self
+            .categories()
+            .iter()
+            .map(|category| category.path.len() + category.description.as_ref().map_or(0, String::len) + 60);
+        let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
+        // And a catalogue or two.
+        let text = self.list().iter().map(|skill| {
+            skill.path.len() + skill.manifest.description.len() + skill.location.as_str().len() + 40
+        });
+        (self.list().len() * 8 + categories.sum::<usize>() + said.sum::<usize>() + 2 * text.sum::<usize>())
+            as u64
+    }
+
+    /// What was rendered before, or what is rendered now.
+    pub(super) fn remembered(
+        &self,
+        format: CatalogFormat,
+        budget: Option<usize>,
+        render: impl FnOnce() -> Budgeted,
+    ) -> Budgeted {
+        let rendered = || self.inner.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |(known, most, _): &&(CatalogFormat, Option<usize>, Budgeted)| {
+            *known == format && *most == budget
+        };
+        if let Some((.., text)) = rendered().iter().find(known) {
+            return text.clone();
+        }
+        let text = render();
+        let mut rendered = rendered();
+        rendered.truncate(MOST_RENDERED - 1);
+        rendered.insert(0, (format, budget, text.clone()));
+        text
     }
 
     /// All skills, sorted by path.
     #[must_use]
-    pub fn list(&self) -> &[Skill] {
-        &self.skills
+    pub fn list(&self) -> &[Arc<Skill>] {
+        &self.inner.skills
     }
 
     /// The categories that hold skills, sorted by path.
     #[must_use]
     pub fn categories(&self) -> &[Category] {
-        &self.categories
+        &self.inner.categories
     }
 
     /// What is to be said of the library: skills that could not be read, collisions of layers.
     #[must_use]
     pub fn diagnostics(&self) -> &[Diagnostic] {
-        &self.diagnostics
+        &self.inner.diagnostics
+    }
+
+    fn skills(&self) -> impl Iterator<Item = &Skill> {
+        self.list().iter().map(|skill| &**skill)
     }
 
     /// The skill at a path.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Skill> {
-        self.skills.binary_search_by(|skill| skill.path.as_str().cmp(path)).ok().map(|at| &self.skills[at])
+        let skills = self.list();
+        skills.binary_search_by(|skill| skill.path.as_str().cmp(path)).ok().map(|at| &*skills[at])
     }
 
     /// The skill that a path or a name means: its path, else the last part of its path or the name in
@@ -81,7 +164,7 @@ impl SkillLibrary {
             return Ok(skill);
         }
         let named = |skill: &&Skill| skill.leaf() == name || skill.manifest.name == name;
-        let found: Vec<&Skill> = self.skills.iter().filter(named).collect();
+        let found: Vec<&Skill> = self.skills().filter(named).collect();
         match found[..] {
             [skill] => Ok(skill),
             [] => Err(Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
@@ -99,8 +182,7 @@ impl SkillLibrary {
     /// The skills with any of these tags.
     #[must_use]
     pub fn by_tag(&self, tags: &[&str]) -> Vec<&Skill> {
-        self.skills
-            .iter()
+        self.skills()
             .filter(|skill| skill.manifest.tags.iter().any(|tag| tags.contains(&tag.as_str())))
             .collect()
     }
@@ -109,22 +191,25 @@ impl SkillLibrary {
     #[must_use]
     pub fn by_capability(&self, capabilities: &[&str]) -> Vec<&Skill> {
         let wanted = |capability: &String| capabilities.contains(&capability.as_str());
-        self.skills.iter().filter(|skill| skill.manifest.required_capabilities.iter().any(wanted)).collect()
+        self.skills().filter(|skill| skill.manifest.required_capabilities.iter().any(wanted)).collect()
     }
 
     /// The skills of a category and of those below it.
     #[must_use]
     pub fn by_category(&self, category: &str) -> Vec<&Skill> {
         let category = category.trim_matches('/');
-        self.skills.iter().filter(|skill| is_within(skill.category(), category)).collect()
+        self.skills().filter(|skill| is_within(skill.category(), category)).collect()
     }
 
     /// Adds a skill, or takes the place of the one at its path.
     pub fn register(&mut self, skill: Skill) {
-        match self.skills.binary_search_by(|known| known.path.cmp(&skill.path)) {
-            Ok(at) => self.skills[at] = skill,
-            Err(at) => self.skills.insert(at, skill),
+        let inner = Arc::make_mut(&mut self.inner);
+        let skills = &mut inner.skills;
+        match skills.binary_search_by(|known| known.path.cmp(&skill.path)) {
+            Ok(at) => skills[at] = Arc::new(skill),
+            Err(at) => skills.insert(at, Arc::new(skill)),
         }
+        inner.rendered = Mutex::default();
     }
 
     /// The skills that an agent lists by name, in its order and each once, and what is to be said.
@@ -156,7 +241,7 @@ impl SkillLibrary {
     pub fn dependencies(&self) -> Dependencies {
         let mut result = Dependencies::default();
         let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for skill in &self.skills {
+        for skill in self.skills() {
             let targets = edges.entry(&skill.path).or_default();
             for name in &skill.manifest.depends {
                 match self.find(name) {

@@ -1,9 +1,11 @@
 //! The helpers by the names that agents know, and tiers two and three.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 use tracing::instrument;
 
-use super::discover::{Selection, resources};
+use super::discover::{Selection, Tries, resources};
 use super::{CatalogFormat, Resource, Skill};
 use crate::backend::{S3Backend, SkillPlace, TextFile, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
@@ -121,14 +123,25 @@ impl S3Backend {
     /// [`ErrorKind::InvalidSkill`] when there is nothing to use in it; those of [`S3Backend::read`].
     #[instrument(skip_all, fields(?skill))]
     pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
-        let (union, path) = self.find_skill(skill).await?;
+        let mut tries = Tries::new(self);
+        loop {
+            let loaded = tries.backend.load_once(skill, tries.is_last()).await;
+            if !tries.again(&loaded) {
+                return loaded;
+            }
+        }
+    }
+
+    async fn load_once(&self, skill: &str, last: bool) -> Result<LoadedSkill> {
+        let (union, path) = self.find_skill(skill, last).await?;
         let Some(place) = union.skill(&path).cloned() else { return Err(no_skill(skill)) };
         self.load_place(&union, &path, &place).await
     }
 
     async fn load_place(&self, union: &Union, path: &str, place: &SkillPlace) -> Result<LoadedSkill> {
         let location = VirtualPath::parse(&format!("/skills/{path}/{}", place.file))?;
-        let file = self.read_layer_text(&location, place.layer).await?;
+        let Some(listed) = union.file(&format!("{path}/{}", place.file)) else { return Err(no_skill(path)) };
+        let file = self.read_layer_text(&location, place.layer, &listed.meta).await?;
         let leaf = path.rsplit('/').next().unwrap_or_default();
         let document = Document::load(file.content.as_bytes(), leaf, location.as_str()).map_err(|said| {
             let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
@@ -156,7 +169,13 @@ impl S3Backend {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Ambiguous`].
     pub async fn skill_resources(&self, skill: &str) -> Result<Vec<Resource>> {
-        let (union, path) = self.find_skill(skill).await?;
+        let mut tries = Tries::new(self);
+        let (union, path) = loop {
+            let found = tries.backend.find_skill(skill, tries.is_last()).await;
+            if !tries.again(&found) {
+                break found?;
+            }
+        };
         match union.skill(&path) {
             Some(place) => Ok(resources(&union, &path, &place.file)),
             None => Err(no_skill(skill)),
@@ -178,12 +197,22 @@ impl S3Backend {
             .at(resource)
             .with_hint("write it as `references/guide.md`"));
         }
+        let mut tries = Tries::new(self);
+        loop {
+            let read = tries.backend.read_resource(skill, resource, tries.is_last()).await;
+            if !tries.again(&read) {
+                return read;
+            }
+        }
+    }
+
+    async fn read_resource(&self, skill: &str, resource: &str, last: bool) -> Result<TextFile> {
+        let (union, path) = self.find_skill(skill, last).await?;
         // Parsed behind the skill, it is refused when it climbs.
-        let (union, path) = self.find_skill(skill).await?;
         let location = VirtualPath::parse(&format!("/skills/{path}/{resource}"))?;
         let relative = &location.as_str()["/skills/".len()..];
         match union.file(relative) {
-            Some(found) => self.read_layer_text(&location, found.layer).await,
+            Some(found) => self.read_layer_text(&location, found.layer, &found.meta).await,
             None => Err(Error::new(
                 ErrorKind::NotFound,
                 format!("the skill `{path}` has no file `{}`", shorten(resource)),
@@ -194,7 +223,7 @@ impl S3Backend {
     }
 
     /// The skill that a path or a name means, with a listing that holds all of it.
-    async fn find_skill(&self, name: &str) -> Result<(Union, String)> {
+    async fn find_skill(&self, name: &str, last: bool) -> Result<(Arc<Union>, String)> {
         let wanted = skill_name(name);
         let path = match VirtualPath::parse(&format!("/skills/{wanted}")) {
             Ok(path) => path,
@@ -210,7 +239,7 @@ impl S3Backend {
             }
         }
         let union = self.union_all().await?;
-        let found = self.read_library(&union, None).await?.find(wanted)?.path.clone();
+        let found = self.library(&union, None, last).await?.find(wanted)?.path.clone();
         Ok((union, found))
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Buf, Bytes};
 
-use super::{ByteRange, Store, corrupt};
+use super::{ByteRange, Expect, Store, corrupt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::ObjectKey;
 
@@ -136,7 +136,7 @@ impl Body {
         );
         tokio::time::sleep(PAUSE_BEFORE_RESUMING).await;
         let rest = ByteRange { start: self.wanted.start, end: Some(self.wanted.end) };
-        let response = match store.send_get(&self.key, rest, Some(&etag)).await {
+        let response = match store.send_get(&self.key, rest, Expect::Version(&etag)).await {
             Ok(response) => response,
             Err(failure) if matches!(failure.status(), Some(404 | 412 | 416)) => {
                 return Err(Error::new(ErrorKind::Conflict, "it was changed while it was being read")

@@ -1,5 +1,6 @@
 //! Building the client: settings, the AWS chain, pool, timeouts, retries.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -18,10 +19,13 @@ use aws_sdk_s3::config::{
 use aws_smithy_http_client::tls;
 use tokio::sync::OnceCell;
 
+use super::gate::Gate;
 use super::intercept::{CheckRange, ServerClock};
-use super::{Counters, Store};
+use super::{Bucket, Counters, Paces, Store};
+use crate::cache::Cache;
 use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
 use crate::error::Result;
+use crate::mount::Tenant;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
 const POOL_IDLE: Duration = Duration::from_secs(15);
@@ -107,10 +111,10 @@ impl Store {
             .timeout_config(TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build())
             .build();
         let known = embedded || chain.endpoint_url().is_none();
-        Ok(Self {
+        let bucket = Bucket {
             client: Client::from_conf(config),
             writer: Client::from_conf(writer),
-            bucket: settings.bucket.clone(),
+            name: settings.bucket.clone(),
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
@@ -123,7 +127,11 @@ impl Store {
             conditional_writes: OnceCell::new_with(settings.conditional_writes.or(known.then_some(true))),
             part_bytes: settings.part_bytes,
             single_copy_bytes: settings.single_copy_bytes,
-        })
+            gate: Gate::new(settings.max_requests, settings.max_requests_per_tenant),
+            cache: Arc::new(Cache::new(settings.cache_bytes)),
+            paces: settings.reissue_slow.then(Paces::default),
+        };
+        Ok(Self { bucket: Arc::new(bucket), tenant: Tenant::nobody() })
     }
 }
 

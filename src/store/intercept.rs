@@ -32,6 +32,8 @@ pub struct RequestCounts {
     pub delete: u64,
     /// Everything else: uploads in parts.
     pub other: u64,
+    /// How many of them were sent again because the first took too long. Those are counted above, too.
+    pub reissued: u64,
 }
 
 impl RequestCounts {
@@ -55,19 +57,24 @@ impl std::ops::Sub for RequestCounts {
             copy: self.copy.saturating_sub(earlier.copy),
             delete: self.delete.saturating_sub(earlier.delete),
             other: self.other.saturating_sub(earlier.other),
+            reissued: self.reissued.saturating_sub(earlier.reissued),
         }
     }
 }
 
 /// The counters behind [`RequestCounts`], shared with the client.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counters(Arc<[AtomicU64; 7]>);
+pub(super) struct Counters(Arc<[AtomicU64; 8]>);
 
 impl Counters {
     pub(super) fn snapshot(&self) -> RequestCounts {
-        let [list, get, head, put, copy, delete, other] =
-            [0, 1, 2, 3, 4, 5, 6].map(|i| self.0[i].load(Ordering::Relaxed));
-        RequestCounts { list, get, head, put, copy, delete, other }
+        let [list, get, head, put, copy, delete, other, reissued] =
+            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| self.0[i].load(Ordering::Relaxed));
+        RequestCounts { list, get, head, put, copy, delete, other, reissued }
+    }
+
+    pub(super) fn reissued(&self) {
+        self.0[7].fetch_add(1, Ordering::Relaxed);
     }
 }
 

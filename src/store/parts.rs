@@ -129,7 +129,8 @@ impl Store {
     pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
         let kept = properties.clone();
         let metadata = kept.history.put_into(&kept.metadata);
-        let (client, bucket, name) = (self.client.clone(), self.bucket.clone(), key.as_str().to_owned());
+        let (client, bucket, name) = (self.client.clone(), self.name.clone(), key.as_str().to_owned());
+        let _turn = self.turn().await;
         // A task of its own: were it dropped between request and answer, nobody would know the id.
         let started = tokio::spawn(async move {
             let request = client
@@ -169,12 +170,13 @@ impl Store {
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
         let mut failures = 0;
         loop {
+            let turn = self.turn().await;
             let sent = match source {
                 PartSource::Bytes(bytes) => {
                     let request = self
                         .writer
                         .upload_part()
-                        .bucket(&self.bucket)
+                        .bucket(&self.name)
                         .key(key)
                         .upload_id(id)
                         .part_number(number)
@@ -189,7 +191,7 @@ impl Store {
                     let request = self
                         .writer
                         .upload_part_copy()
-                        .bucket(&self.bucket)
+                        .bucket(&self.name)
                         .key(key)
                         .upload_id(id)
                         .part_number(number)
@@ -205,6 +207,7 @@ impl Store {
                     }
                 }
             };
+            drop(turn);
             let failure = match sent {
                 Ok(etag) => {
                     return etag.ok_or_else(|| corrupt("the storage took a part and gave no ETag for it"));

@@ -14,7 +14,7 @@ use tracing::instrument;
 
 use super::failure::{Failure, Outcome};
 use super::history::{History, WriteId};
-use super::{Meta, Store, etag_header, etag_token};
+use super::{Meta, Sending, Store, etag_header, etag_token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -148,8 +148,10 @@ impl Store {
     /// What is there, with its properties. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let request = self.client.head_object().bucket(&self.bucket).key(key.as_str());
-        match Box::pin(request.send()).await {
+        let request = self.client.head_object().bucket(&self.name).key(key.as_str());
+        let request = Box::new(request);
+        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        match Box::pin(self.prompt(|paces| &paces.head, send)).await {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();
                 let history = History::take_from(&mut metadata);
@@ -180,6 +182,7 @@ impl Store {
     /// Writes an object: one request as a rule, sent again where that cannot apply it twice.
     #[instrument(level = "debug", skip_all, fields(key = write.key.as_str(), id = write.id.as_str()))]
     pub(crate) async fn put(&self, write: &Write<'_>) -> Result<Put> {
+        let _changing = self.changing([write.key]);
         let began = Instant::now();
         let mut condition = write.condition.clone();
         // The first answer that was lost: from then on only a look at the object tells.
@@ -252,6 +255,7 @@ impl Store {
     }
 
     async fn attempt(&self, write: &Write<'_>, condition: &Condition) -> Attempt {
+        let _turn = self.turn().await;
         let Properties {
             content_type,
             content_encoding,
@@ -268,7 +272,7 @@ impl Store {
                 let request = self
                     .writer
                     .put_object()
-                    .bucket(&self.bucket)
+                    .bucket(&self.name)
                     .key(key)
                     .set_if_match(condition.if_match())
                     .set_if_none_match(condition.if_none_match())
@@ -286,7 +290,7 @@ impl Store {
                 let request = self
                     .writer
                     .copy_object()
-                    .bucket(&self.bucket)
+                    .bucket(&self.name)
                     .key(key)
                     .copy_source(self.copy_source(source))
                     .copy_source_if_match(etag_header(etag))
@@ -313,7 +317,7 @@ impl Store {
                 let request = self
                     .writer
                     .complete_multipart_upload()
-                    .bucket(&self.bucket)
+                    .bucket(&self.name)
                     .key(key)
                     .upload_id(upload)
                     .set_if_match(condition.if_match())
@@ -335,7 +339,7 @@ impl Store {
     }
 
     pub(super) fn copy_source(&self, key: &ObjectKey) -> String {
-        format!("{}/{}", self.bucket, utf8_percent_encode(key.as_str(), COPY_SOURCE))
+        format!("{}/{}", self.name, utf8_percent_encode(key.as_str(), COPY_SOURCE))
     }
 
     /// Deletes an object if it is this version; one that is gone already is deleted.
@@ -343,6 +347,7 @@ impl Store {
     /// `false`: it is another version, and stays.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn delete_version(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
+        let _changing = self.changing([key]);
         let etag = version.etag.as_deref().unwrap_or_default();
         let mut lost = false;
         let mut failures = 0;
@@ -367,13 +372,15 @@ impl Store {
             let request = self
                 .writer
                 .delete_object()
-                .bucket(&self.bucket)
+                .bucket(&self.name)
                 .key(key.as_str())
                 .set_if_match(conditional.supported.then(|| etag_header(etag)));
+            let turn = self.turn().await;
             let failure = match in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await {
                 Attempt::Done(_) => return Ok(true),
                 Attempt::Failed(failure) => failure,
             };
+            drop(turn);
             if conditional.supported && failure.is_not_implemented() {
                 self.forget_conditional_deletes();
                 continue;
@@ -403,11 +410,13 @@ impl Store {
     /// why.
     #[instrument(level = "debug", skip_all, fields(keys = keys.len()))]
     pub(crate) async fn delete_all(&self, keys: &[WritableKey]) -> Result<Option<(u64, Error)>> {
+        let _changing = self.changing(keys);
         let object = |key: &WritableKey| ObjectIdentifier::builder().key(key.as_str()).build();
         let objects: Vec<_> = keys.iter().filter_map(|key| object(key).ok()).collect();
         let internal = |e| Error::new(ErrorKind::Internal, "the request could not be built").with_source(e);
         let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(internal)?;
-        let request = self.client.delete_objects().bucket(&self.bucket).delete(delete);
+        let request = self.client.delete_objects().bucket(&self.name).delete(delete);
+        let _turn = self.turn().await;
         let done = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
         let errors = done.errors.unwrap_or_default();
         Ok(errors.first().map(|first| {
@@ -419,7 +428,9 @@ impl Store {
 
     /// Deletes one key, whatever it holds, by its name in the URL.
     pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
-        let request = self.client.delete_object().bucket(&self.bucket).key(key.as_str());
+        let _changing = self.changing([key]);
+        let request = self.client.delete_object().bucket(&self.name).key(key.as_str());
+        let _turn = self.turn().await;
         Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
@@ -433,18 +444,20 @@ impl Store {
             let request = self
                 .writer
                 .put_object()
-                .bucket(&self.bucket)
+                .bucket(&self.name)
                 .key(probe.as_str())
                 .if_match("\"00000000000000000000000000000000\"")
                 .body(ByteStream::from_static(b""));
-            let failure =
-                match in_time(self.attempt_patience, Box::pin(request.send()), |put| put.e_tag).await {
-                    Attempt::Done(_) => {
-                        self.delete(probe).await?;
-                        return Ok(false);
-                    }
-                    Attempt::Failed(failure) => failure,
-                };
+            let turn = self.turn().await;
+            let sent = in_time(self.attempt_patience, Box::pin(request.send()), |put| put.e_tag).await;
+            drop(turn);
+            let failure = match sent {
+                Attempt::Done(_) => {
+                    self.delete(probe).await?;
+                    return Ok(false);
+                }
+                Attempt::Failed(failure) => failure,
+            };
             failures += 1;
             match failure.outcome() {
                 // 404 and 412 both say that the condition was minded.

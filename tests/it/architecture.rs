@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::support::rust_files;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 15] = [
-    "error", "path", "id", "mount", "text", "pattern", "search", "entry", "manifest", "config", "embedded",
-    "store", "backend", "skill", "cli",
+const LAYERS: [&str; 18] = [
+    "error", "path", "id", "mount", "text", "pattern", "search", "entry", "manifest", "index", "config",
+    "cache", "embedded", "store", "backend", "skill", "admin", "cli",
 ];
 
 /// What only one room may name.

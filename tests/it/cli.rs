@@ -212,6 +212,30 @@ fn skills_are_listed_described_and_loaded() {
 }
 
 #[test]
+fn admin_index_writes_what_sessions_read() {
+    let data = tempfile::tempdir().unwrap();
+    let store = data.path().to_str().unwrap();
+    let run = |args: &[&str]| {
+        // What the environment names is for sessions.
+        let args = [&["--embedded", store], args].concat();
+        program().env("SKILLFS_USER", "bruno").args(args).output().unwrap()
+    };
+    assert!(run(&["demo", "-q"]).status.success());
+    let before = run(&["skills", "catalog", "--user", "ana"]);
+    let version = run(&["skills", "version", "--user", "ana"]);
+    assert_eq!(version.stdout.len(), 65);
+    snapshot!("admin-index", run(&["admin", "index", "--user", "ana"]));
+    snapshot!("admin-index-json", run(&["admin", "index", "--library", "notaries", "--json"]));
+    snapshot!("admin-index-nothing", run(&["admin", "index"]));
+    snapshot!("admin-index-both", run(&["admin", "index", "--user", "ana", "--library", "notaries"]));
+    snapshot!("admin-index-reserved", run(&["admin", "index", "--user", "shared"]));
+    assert_eq!(run(&["skills", "catalog", "--user", "ana"]).stdout, before.stdout);
+    let json = run(&["skills", "version", "--user", "ana", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["version"], String::from_utf8(version.stdout).unwrap().trim());
+}
+
+#[test]
 fn admin_validate_checks_local_folders() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let run =

@@ -13,6 +13,7 @@
 mod support;
 
 mod architecture;
+mod caching;
 mod cli;
 mod conformance;
 mod costs;
@@ -21,6 +22,7 @@ mod durability;
 mod editors;
 mod faults;
 mod finding;
+mod index;
 mod listing;
 mod model;
 mod model_writes;

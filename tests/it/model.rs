@@ -204,7 +204,10 @@ pub(super) async fn check_path(
 }
 
 async fn run(bucket: &Bucket, steps: &[Step]) {
-    let backend = bucket.fs.session(&session("u1", "1", "k1"));
+    run_on(bucket, &bucket.session(), steps).await;
+}
+
+async fn run_on(bucket: &Bucket, backend: &S3Backend, steps: &[Step]) {
     let mut model = Model::new();
     for step in steps {
         let (Step::Put { key: touched, .. } | Step::Delete { key: touched }) = step;
@@ -218,9 +221,9 @@ async fn run(bucket: &Bucket, steps: &[Step]) {
                 model.remove(key);
             }
         }
-        check(&backend, &model, |prefix| touched.starts_with(prefix)).await;
+        check(backend, &model, |prefix| touched.starts_with(prefix)).await;
     }
-    check(&backend, &model, |_| true).await;
+    check(backend, &model, |_| true).await;
     for key in model.keys() {
         bucket.delete(key).await;
     }
@@ -269,6 +272,18 @@ fn localstack_agrees_with_the_model() {
     let runtime = runtime();
     let bucket = runtime.block_on(Bucket::localstack());
     explore(5, &steps(10), |steps| runtime.block_on(run(&bucket, &steps)));
+}
+
+/// A handle that remembers for an hour, and a foreign writer: whoever asks for what is, gets it.
+#[test]
+fn fresh_answers_agree_with_the_model() {
+    let runtime = runtime();
+    explore(16, &steps(16), |steps| {
+        runtime.block_on(async {
+            let bucket = Bucket::remembering().await;
+            run_on(&bucket, &bucket.session().fresh(), &steps).await;
+        });
+    });
 }
 
 /// All keys of the alphabet at once, for both tenants.
@@ -433,6 +448,48 @@ fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
         1 => key.prop_map(|key| Step::Delete { key }),
     ];
     prop::collection::vec(step, 1..14)
+}
+
+/// With indexes that are written now and then, and grow old: what was listed once tells the same in every way.
+#[test]
+fn remembered_layers_agree_with_the_model() {
+    use skillfs::{Library, LibraryId, UserId};
+    let runtime = runtime();
+    let run = |steps: Vec<Step>, one: bool| async move {
+        let bucket = Bucket::remembering().await;
+        let shared = ["acme", "more"].map(|id| LibraryId::parse(id).unwrap());
+        let libraries = if one { Vec::new() } else { shared.to_vec() };
+        let backend = bucket.fs.session(&skillfs::Session { libraries, ..session("u1", "1", "k1") });
+        let mut model = Model::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                // One library alone is asked in other ways.
+                Step::Put { key, .. } | Step::Delete { key } if one && !key.starts_with(LAYERS[0]) => {
+                    assert!(!key.is_empty());
+                }
+                Step::Put { key, content } => {
+                    bucket.put(&key, &content).await;
+                    model.insert(key, content);
+                }
+                Step::Delete { key } => {
+                    bucket.delete(&key).await;
+                    model.remove(&key);
+                }
+            }
+            if number % 3 == 1 {
+                // One that is empty has none.
+                let _ = bucket.fs.write_index(&Library::User(UserId::parse("u1").unwrap())).await;
+                let _ = bucket.fs.write_index(&Library::Shared(shared[number % 2].clone())).await;
+            }
+            // Asked for once, it is known in all its parts.
+            backend.fresh().skills(None).await.unwrap();
+            check_union(&backend, &model).await;
+        }
+    };
+    explore(16, &layered_steps(), |steps| {
+        runtime.block_on(run(steps.clone(), false));
+        runtime.block_on(run(steps, true));
+    });
 }
 
 #[test]

@@ -631,6 +631,12 @@ fn granted() -> Session {
 /// Runs a case, and tells what it leaves behind.
 async fn run(bucket: &Bucket, case: &Case) -> Model {
     let backend = bucket.fs.session(&granted());
+    run_read_by(bucket, case, &backend, 4).await
+}
+
+/// The same, read by another session behind every so-many-th step.
+async fn run_read_by(bucket: &Bucket, case: &Case, reader: &S3Backend, every: usize) -> Model {
+    let backend = bucket.fs.session(&granted());
     for (key, content) in &case.start {
         bucket.put(key, content).await;
     }
@@ -652,11 +658,11 @@ async fn run(bucket: &Bucket, case: &Case) -> Model {
         check_etags(step, &answers, &now);
         let uncertain = |answer: &Answer| answer.as_ref().is_err_and(Error::may_have_taken_effect);
         assert!(!answers.iter().any(uncertain), "{step:?}: {answers:?}");
-        if number % 4 == 3 {
-            check_reads(&backend, &now.objects, step).await;
+        if (number + 1).is_multiple_of(every) {
+            check_reads(reader, &now.objects, step).await;
         }
     }
-    check(&backend, &now.objects, |_| false).await;
+    check(reader, &now.objects, |_| false).await;
     now.objects
 }
 
@@ -689,6 +695,27 @@ fn embedded_writes_agree_with_the_model() {
         });
     };
     // Two halves at once: a case waits for itself most of the time.
+    std::thread::scope(|scope| {
+        scope.spawn(|| half(RngAlgorithm::XorShift));
+        half(RngAlgorithm::ChaCha);
+    });
+}
+
+/// A handle that remembers for an hour, and no writer besides its own sessions: each sees at once what another
+/// does.
+#[test]
+fn remembered_writes_agree_with_the_model() {
+    let half = |numbers| {
+        let runtime = runtime();
+        explore_with(numbers, 30, &cases(40), |mut case| {
+            case.steps.retain(|step| !matches!(step, Step::Put { .. } | Step::Remove { .. }));
+            runtime.block_on(async {
+                let bucket = Bucket::remembering().await;
+                let reader = bucket.fs.session(&session("u1", "1", "k1"));
+                run_read_by(&bucket, &case, &reader, 1).await;
+            });
+        });
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| half(RngAlgorithm::XorShift));
         half(RngAlgorithm::ChaCha);

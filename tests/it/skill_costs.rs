@@ -13,14 +13,14 @@ use crate::support::{Bucket, session};
 async fn counted(
     objects: Vec<(String, String)>,
     reply: impl Fn() -> Reply + Send + Sync + 'static,
-) -> (Wire, S3Backend) {
+) -> (Bucket, Wire, S3Backend) {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     let objects = objects.into_iter().map(|(key, content)| (key, content.into()));
     embedded.put_all(&bucket.name, objects).await.unwrap();
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| reply()).await;
     let backend = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
-    (wire, backend)
+    (bucket, wire, backend)
 }
 
 /// What listing a category of several libraries asks for.
@@ -41,24 +41,31 @@ async fn a_catalogue_of_200_skills_costs_one_listing_and_200_ranged_requests() {
         .map(|i| (format!("u1/skills/c{}/s{i:03}/SKILL.md", i % 4), skill(&format!("s{i:03}"))))
         .collect();
     objects.push(("u1/skills/c0/s000/references/guide.md".into(), "x".into()));
-    let (wire, backend) = counted(objects, || Reply::ForwardAfter(Duration::from_millis(800))).await;
+    let (bucket, wire, backend) = counted(objects, || Reply::ForwardAfter(Duration::from_millis(800))).await;
     let library = backend.skills(None).await.unwrap();
     assert_eq!(library.list().len(), 200);
     let requests = wire.take();
-    assert!(requests.iter().filter(|r| r.operation() == "GET").all(|r| r.header("range").is_some()));
-    assert_eq!(requests.iter().filter(|r| r.operation() == "LIST").count(), 1);
-    assert_eq!(requests.len(), 201);
+    let (index, heads): (Vec<_>, Vec<_>) = requests
+        .iter()
+        .filter(|r| r.operation() == "GET")
+        .partition(|r| r.target.contains(".skillfs/index.json"));
+    assert!(heads.iter().all(|r| r.header("range").is_some() && r.header("if-match").is_some()));
+    assert_eq!((index.len(), heads.len(), requests.len()), (1, 200, 202));
     assert!(wire.most_at_once() >= 64, "only {} at once", wire.most_at_once());
 
-    // A category costs its own; a list of paths reads no skill.
+    // What has not changed is not read again; a list of paths reads no skill. The index is looked for.
     assert_eq!(backend.skills(Some("c1")).await.unwrap().list().len(), 50);
-    assert_eq!(counts(&wire), (1, 50, 51));
-    assert_eq!(backend.load_skills(None).await.unwrap().len(), 200);
-    assert_eq!(counts(&wire), (1, 0, 1));
-    backend.load_skill("c1/s001").await.unwrap();
     assert_eq!(counts(&wire), (1, 1, 2));
+    assert_eq!(backend.load_skills(None).await.unwrap().len(), 200);
+    assert_eq!(counts(&wire), (1, 1, 2));
+    backend.load_skill("c1/s001").await.unwrap();
+    assert_eq!(counts(&wire), (1, 2, 3));
     backend.skill_resources("c0/s000").await.unwrap();
-    assert_eq!(counts(&wire), (1, 0, 1));
+    assert_eq!(counts(&wire), (1, 1, 2));
+    // A category costs its own.
+    let cold = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
+    assert_eq!(cold.skills(Some("c1")).await.unwrap().list().len(), 50);
+    assert_eq!(counts(&wire), (1, 51, 52));
 }
 
 #[tokio::test]
@@ -77,21 +84,23 @@ async fn layers_cost_one_listing_each() {
     let backend =
         bucket.through(&wire.endpoint).await.session(&Session { libraries, ..session("u1", "1", "k1") });
     backend.ls("/skills/a").await.unwrap();
-    assert_eq!(counts(&wire), (2, 0, 2));
-    let listed: Vec<_> = wire_targets(&backend, &wire).await;
-    assert!(listed.iter().all(|target| target.contains("skills%2Fa%2F")), "{listed:?}");
-    backend.exists("/skills/a/two").await.unwrap();
-    assert_eq!(counts(&wire), (2, 0, 2));
-    backend.ls("/skills/none").await.unwrap_err();
-    assert_eq!(counts(&wire), (4, 0, 4));
-    backend.read("/skills/a/two/SKILL.md").await.unwrap();
-    assert_eq!(counts(&wire), (2, 1, 3));
-    backend.load_skills(None).await.unwrap();
-    assert_eq!(counts(&wire), (2, 0, 2));
-    backend.load_skill("a/two").await.unwrap();
-    assert_eq!(counts(&wire), (2, 1, 3));
-    backend.skills(Some("a")).await.unwrap();
     assert_eq!(counts(&wire), (2, 2, 4));
+    let listed: Vec<_> = wire_targets(&backend, &wire).await;
+    let of_a = |target: &String| target.contains("skills%2Fa%2F") || target.contains(".skillfs/index.json");
+    assert!(listed.iter().all(of_a), "{listed:?}");
+    backend.exists("/skills/a/two").await.unwrap();
+    assert_eq!(counts(&wire), (2, 2, 4));
+    backend.ls("/skills/none").await.unwrap_err();
+    assert_eq!(counts(&wire), (4, 4, 8));
+    backend.read("/skills/a/two/SKILL.md").await.unwrap();
+    assert_eq!(counts(&wire), (2, 3, 5));
+    backend.load_skills(None).await.unwrap();
+    assert_eq!(counts(&wire), (2, 2, 4));
+    // This version of it was just read.
+    backend.load_skill("a/two").await.unwrap();
+    assert_eq!(counts(&wire), (2, 2, 4));
+    backend.skills(Some("a")).await.unwrap();
+    assert_eq!(counts(&wire), (2, 4, 6));
     // The other mounts have one layer, and cost what they cost.
     backend.exists("/workspace/x.md").await.unwrap();
     assert_eq!(wire.operations(), ["HEAD", "LIST"]);
@@ -102,10 +111,10 @@ async fn a_skill_of_1_104_files_does_not_cost_a_request_a_file() {
     let mut objects: Vec<(String, String)> =
         (0..1_103).map(|i| (format!("u1/skills/c/big/references/f{i:04}.md"), "x".to_owned())).collect();
     objects.push(("u1/skills/c/big/SKILL.md".into(), skill("big")));
-    let (wire, backend) = counted(objects, || Reply::Forward).await;
+    let (_, wire, backend) = counted(objects, || Reply::Forward).await;
     let library = backend.skills(None).await.unwrap();
     assert_eq!(library.list()[0].resources.len(), 1_103);
-    assert_eq!(counts(&wire), (2, 1, 3));
+    assert_eq!(counts(&wire), (2, 2, 4));
 }
 
 #[tokio::test]
@@ -117,7 +126,7 @@ async fn a_long_frontmatter_costs_a_second_request() {
         ("u1/skills/c/short/SKILL.md".to_owned(), skill("short") + &"body ".repeat(10_000)),
         ("u1/skills/c/endless/SKILL.md".to_owned(), endless),
     ];
-    let (wire, backend) = counted(objects, || Reply::Forward).await;
+    let (_, wire, backend) = counted(objects, || Reply::Forward).await;
     let library = backend.skills(None).await.unwrap();
     assert_eq!(paths(&library), ["c/endless", "c/long", "c/short"]);
     let mut ranges: Vec<_> =
@@ -138,6 +147,9 @@ async fn a_skill_file_of_200_mb_costs_a_few_kilobytes() {
             );
             return Reply::Raw(crate::support::wire::response(200, "application/xml", body.as_bytes()));
         }
+        if request.target.contains("index.json") {
+            return Reply::error(404, "NoSuchKey");
+        }
         let range = request.header("range").unwrap().trim_start_matches("bytes=").to_owned();
         let (first, last) = range.split_once('-').unwrap();
         let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
@@ -154,7 +166,7 @@ async fn a_skill_file_of_200_mb_costs_a_few_kilobytes() {
     let library = backend.skills(None).await.unwrap();
     assert_eq!(library.list()[0].manifest.description, "d");
     assert_eq!(library.list()[0].diagnostics.last().unwrap().code, "large");
-    assert_eq!(wire.operations(), ["GET", "LIST"]);
+    assert_eq!(wire.operations(), ["GET", "GET", "LIST"]);
     assert_eq!(backend.load_skill("c/huge").await.unwrap_err().kind(), ErrorKind::TooLarge);
 }
 
@@ -162,8 +174,8 @@ async fn a_skill_file_of_200_mb_costs_a_few_kilobytes() {
 #[tokio::test]
 async fn a_name_costs_two_listings_and_the_heads() {
     let objects = (0..5).map(|i| (format!("u1/skills/c/s{i}/SKILL.md"), skill(&format!("s{i}")))).collect();
-    let (wire, backend) = counted(objects, || Reply::Forward).await;
+    let (_, wire, backend) = counted(objects, || Reply::Forward).await;
     assert_eq!(backend.load_skill("s3").await.unwrap().skill.path, "c/s3");
-    // The path `s3`, then everything, five heads, and the file itself.
-    assert_eq!(counts(&wire), (2, 6, 8));
+    // The path `s3`, then everything, each with a look for the index; five heads, and the file itself.
+    assert_eq!(counts(&wire), (2, 8, 10));
 }

@@ -11,8 +11,8 @@ use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_s3::primitives::ByteStream;
 use skillfs::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 use skillfs::{
-    Entry, EntryKind, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, TicketId, Timeouts,
-    UserId,
+    Entry, EntryKind, Freshness, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
+    TicketId, Timeouts, UserId,
 };
 use tokio::net::TcpListener;
 
@@ -56,6 +56,14 @@ impl Bucket {
         Self::in_embedded(&Embedded::in_memory().unwrap()).await
     }
 
+    /// A handle that remembers for an hour.
+    pub async fn remembering() -> Self {
+        let mut bucket = Self::embedded().await;
+        let hour = Freshness::all(Duration::from_secs(3600));
+        bucket.fs = bucket.with(&bucket.endpoint, |settings| settings.freshness = hour).await;
+        bucket
+    }
+
     pub async fn in_embedded(embedded: &Embedded) -> Self {
         let name = "test-bucket".to_owned();
         embedded.create_bucket(&name).await.unwrap();
@@ -92,6 +100,13 @@ impl Bucket {
         self.fs.session(&session("u1", "1", "k1"))
     }
 
+    /// Another handle on the same bucket, with other settings.
+    pub async fn with(&self, endpoint: &str, change: impl FnOnce(&mut Settings)) -> SkillFs {
+        let mut settings = settings_for(endpoint, &self.credentials, &self.name);
+        change(&mut settings);
+        SkillFs::connect(&settings).await.unwrap()
+    }
+
     /// The same bucket through another address, such as a proxy that breaks things.
     pub async fn through(&self, endpoint: &str) -> SkillFs {
         connect(endpoint, &self.credentials, &self.name).await
@@ -108,13 +123,16 @@ pub async fn serve(embedded: &Embedded) -> String {
 }
 
 pub async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> SkillFs {
-    let settings = Settings {
+    SkillFs::connect(&settings_for(endpoint, credentials, bucket)).await.unwrap()
+}
+
+fn settings_for(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> Settings {
+    Settings {
         endpoint_url: Some(endpoint.to_owned()),
         region: Some("us-east-1".to_owned()),
         credentials: Some(credentials.clone()),
         ..settings(bucket)
-    };
-    SkillFs::connect(&settings).await.unwrap()
+    }
 }
 
 /// Generous limits: the machine may be busy, and no test measures time.
@@ -122,6 +140,10 @@ pub fn settings(bucket: &str) -> Settings {
     let minute = Duration::from_secs(60);
     Settings {
         timeouts: Timeouts { connect: minute, attempt: minute, operation: 2 * minute },
+        // Others' changes are seen at once; tests of what is remembered say otherwise. And what is slow
+        // here is the machine.
+        freshness: Freshness::all(Duration::ZERO),
+        reissue_slow: false,
         ..Settings::new(bucket)
     }
 }

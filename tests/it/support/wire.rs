@@ -53,6 +53,8 @@ pub enum Reply {
     ForwardThenStall(Arc<Notify>),
     /// Goes to the storage and takes effect; then something may happen, and the connection is reset.
     ForwardLost(Option<Hook>),
+    /// Goes to the storage; something happens, and then comes the answer.
+    ForwardHook(Hook),
     /// These bytes, then the end.
     Raw(Vec<u8>),
     /// The connection is reset.
@@ -105,6 +107,8 @@ struct Flying {
     most: AtomicUsize,
     /// Those that came in whole, and are not answered yet.
     unanswered: AtomicUsize,
+    /// The longest chain of requests that was answered.
+    answered: AtomicUsize,
 }
 
 impl Wire {
@@ -138,6 +142,12 @@ impl Wire {
     /// The most requests that were under way at once.
     pub fn most_at_once(&self) -> usize {
         self.flying.most.load(Ordering::SeqCst)
+    }
+
+    /// How many requests have waited for one another: the longest row of which each came behind the answer
+    /// to one before. And a fresh start.
+    pub fn longest_chain(&self) -> usize {
+        self.flying.answered.swap(0, Ordering::SeqCst)
     }
 
     /// Waits until no more than so many requests are under way.
@@ -177,7 +187,11 @@ async fn answer(
     socket.set_nodelay(true)?;
     let request = read_request(&mut socket).await?;
     let _unanswered = Unanswered::new(flying);
-    reply(socket, &request, decide, log, upstream).await
+    let chain = flying.answered.load(Ordering::SeqCst) + 1;
+    reply(socket, &request, decide, log, upstream, || {
+        flying.answered.fetch_max(chain, Ordering::SeqCst);
+    })
+    .await
 }
 
 /// A request that came in whole, until it is answered.
@@ -202,6 +216,7 @@ async fn reply(
     decide: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
     log: &Mutex<Vec<Request>>,
     upstream: Option<&str>,
+    answered: impl FnOnce(),
 ) -> std::io::Result<()> {
     let reply = {
         let mut log = log.lock().unwrap();
@@ -215,16 +230,23 @@ async fn reply(
         Reply::Stall => std::future::pending().await,
         Reply::Forward => {
             let bytes = forward(request, upstream.unwrap()).await?;
+            answered();
             socket.write_all(&bytes).await?;
         }
         Reply::ForwardAfter(pause) => {
             tokio::time::sleep(pause).await;
             let bytes = forward(request, upstream.unwrap()).await?;
+            answered();
             socket.write_all(&bytes).await?;
         }
         Reply::ForwardWhen(go) => {
             go.notified().await;
             let bytes = forward(request, upstream.unwrap()).await?;
+            socket.write_all(&bytes).await?;
+        }
+        Reply::ForwardHook(Hook(hook)) => {
+            let bytes = forward(request, upstream.unwrap()).await?;
+            hook().await;
             socket.write_all(&bytes).await?;
         }
         Reply::ForwardThenStall(done) => {

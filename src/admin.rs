@@ -1,0 +1,88 @@
+//! What those do who look after libraries.
+
+use serde::Serialize;
+use tracing::instrument;
+
+use crate::backend::SkillFs;
+use crate::error::{Error, ErrorKind, Result};
+use crate::index::MAX_BYTES;
+use crate::mount::Library;
+
+/// How often an index is made anew when the library changes meanwhile.
+const ROUNDS: u32 = 5;
+
+/// An index that was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Indexed {
+    /// How many skills it tells of.
+    pub skills: u64,
+    /// How many files they and their categories have.
+    pub files: u64,
+    /// How many of them had to be read: what an older index knew is not read again.
+    pub read: u64,
+    /// The size of the index, in bytes.
+    pub bytes: u64,
+}
+
+impl SkillFs {
+    /// Writes the catalogue index of a library: what its skills say, and the size, ETag and SHA-256 of
+    /// each of their files. It lies beside the library, in no session's mounts.
+    ///
+    /// With it, a catalogue costs two requests. Whoever changes the library writes it anew; what it says of
+    /// files that have changed since is not used.
+    ///
+    /// Costs one listing, one request for each file that the old index does not know, and one to write it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is no such library; [`ErrorKind::Conflict`] when another wrote the index at the same time, or when the library keeps
+    /// changing; [`ErrorKind::TooLarge`] when the index would be too long to be read.
+    pub async fn write_index(&self, library: &Library) -> Result<Indexed> {
+        self.write_index_watched(library, &|_, _| ()).await
+    }
+
+    /// The same, and tells how far it is: files done, and files in all.
+    ///
+    /// # Errors
+    /// As [`SkillFs::write_index`].
+    #[instrument(name = "write_index", skip_all, fields(%library))]
+    pub async fn write_index_watched(
+        &self,
+        library: &Library,
+        watch: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Indexed> {
+        let backend = self.session(&library.session()).fresh();
+        let mut round = 1;
+        let (union, index, made) = loop {
+            let union = backend.union_all().await?;
+            if union.is_empty() && union.index_etag(0).is_none() {
+                return Err(Error::new(ErrorKind::NotFound, format!("there is nothing in {library}"))
+                    .with_hint("look for a typing error, or put skills into it first"));
+            }
+            match backend.make_index(&union, watch).await {
+                Ok((index, made)) => break (union, index, made),
+                Err(error) if error.kind() == ErrorKind::Conflict && round < ROUNDS => round += 1,
+                Err(error) => return Err(error),
+            }
+        };
+        let internal =
+            |e| Error::new(ErrorKind::Internal, "the index could not be written down").with_source(e);
+        let bytes = index.to_json().map_err(internal)?;
+        let size = bytes.len() as u64;
+        if size > MAX_BYTES {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("the index of {library} would have {size} bytes, and {MAX_BYTES} are read"),
+            )
+            .with_hint("split the library; without an index it works, but is slower"));
+        }
+        if !backend.write_beside(library, bytes, union.index_etag(0)).await? {
+            return Err(Error::new(
+                ErrorKind::Conflict,
+                format!("another wrote the index of {library} at the same time"),
+            )
+            .with_hint("look whether theirs will do, or run it again"));
+        }
+        Ok(Indexed { skills: made.skills, files: made.files, read: made.read, bytes: size })
+    }
+}

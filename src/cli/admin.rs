@@ -1,0 +1,142 @@
+//! `skillfs admin …`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::args::{AdminCommand, Global};
+use super::connect;
+use super::output::{BAD, GOOD, Output, plural, print, print_raw, to_json, visible};
+use crate::admin::Indexed;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{LibraryId, UserId};
+use crate::manifest::Diagnostic;
+use crate::mount::Library;
+use crate::skill::{LocalSkill, check_folder};
+
+pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output) -> Result<ExitCode> {
+    match command {
+        AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
+        AdminCommand::Index => index(global, output).await,
+    }
+}
+
+/// The library that the flags name. Never the environment's: what was set for a session must not lead
+/// an administrator to the wrong place.
+fn library(global: &Global) -> Result<Library> {
+    match (&global.user, global.library.as_slice()) {
+        (Some(user), []) => Ok(Library::User(UserId::try_from(user.clone())?)),
+        (None, [library]) => Ok(Library::Shared(LibraryId::try_from(library.clone())?)),
+        _ => Err(Error::new(ErrorKind::InvalidInput, "name the one library that is meant")
+            .with_hint("give `--user ID` for a user's own, or `--library ID` for a shared one")),
+    }
+}
+
+async fn index(global: &Global, output: &Output) -> Result<ExitCode> {
+    let library = library(global)?;
+    let fs = connect(global, false, output).await?;
+    let progress = output.progress("files");
+    let written = fs.write_index_watched(&library, &|done, total| progress.set(done, total)).await;
+    progress.finish();
+    let written = written?;
+    let Indexed { skills, files, read, bytes, .. } = written;
+    let note = format!(
+        "indexed {library}: {}, {} ({} read), {bytes} bytes",
+        plural(skills, "skill", "skills"),
+        plural(files, "file", "files"),
+        if read == files { "all".to_owned() } else { read.to_string() },
+    );
+    output.done(&written, &note)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Result<ExitCode> {
+    let checked = tokio::task::spawn_blocking(move || {
+        folders.iter().flat_map(|folder: &PathBuf| check_folder(folder)).collect::<Vec<_>>()
+    })
+    .await
+    .map_err(|e| Error::new(ErrorKind::Internal, "looking at the folders failed").with_source(e))?;
+    let mut bad = 0;
+    for skill in &checked {
+        let wrong = if lenient { skill.loaded.is_err() } else { !skill.problems.is_empty() };
+        bad += u64::from(wrong);
+        if output.is_json() {
+            print_raw((to_json(&Verdict::of(skill, lenient))? + "\n").as_bytes())?;
+        } else {
+            print(&verdict(skill, lenient))?;
+        }
+    }
+    let good = checked.len() as u64 - bad;
+    output.note(&format!(
+        "{}, {}",
+        plural(good, "skill is fine", "skills are fine"),
+        plural(bad, "is not", "are not")
+    ));
+    Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// One skill, for people.
+fn verdict(skill: &LocalSkill, lenient: bool) -> String {
+    let path = visible(&skill.path.display().to_string(), false);
+    let mut text = String::new();
+    let (fine, lines): (bool, Vec<String>) = if lenient {
+        let said = match &skill.loaded {
+            Ok(document) => &document.diagnostics,
+            Err(diagnostics) => diagnostics,
+        };
+        (skill.loaded.is_ok(), said.iter().map(ToString::to_string).collect())
+    } else {
+        (skill.problems.is_empty(), skill.problems.clone())
+    };
+    let word = match (fine, lenient) {
+        (true, true) => format!("{GOOD}loads{GOOD:#}"),
+        (true, false) => format!("{GOOD}valid{GOOD:#}"),
+        (false, true) => format!("{BAD}does not load{BAD:#}"),
+        (false, false) => format!("{BAD}not valid{BAD:#}"),
+    };
+    text += &format!("{path}: {word}\n");
+    if let (true, Ok(document)) = (lenient, &skill.loaded) {
+        text += &format!("  name         {}\n", visible(&document.manifest.name, false));
+        text += &format!("  description  {}\n", visible(&document.manifest.description, false));
+    }
+    for line in lines {
+        text += &format!("  - {}\n", visible(&line, false));
+    }
+    text
+}
+
+/// One skill, for machines.
+#[derive(Serialize)]
+struct Verdict<'a> {
+    path: String,
+    valid: bool,
+    problems: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loads: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diagnostics: Option<&'a [Diagnostic]>,
+}
+
+impl<'a> Verdict<'a> {
+    fn of(skill: &'a LocalSkill, lenient: bool) -> Self {
+        let document = skill.loaded.as_ref().ok().filter(|_| lenient);
+        let diagnostics = match &skill.loaded {
+            Ok(document) => &document.diagnostics,
+            Err(diagnostics) => diagnostics,
+        };
+        Self {
+            path: skill.path.display().to_string(),
+            valid: skill.problems.is_empty(),
+            problems: &skill.problems,
+            loads: lenient.then_some(skill.loaded.is_ok()),
+            name: document.map(|document| document.manifest.name.as_str()),
+            description: document.map(|document| document.manifest.description.as_str()),
+            diagnostics: lenient.then_some(diagnostics),
+        }
+    }
+}
