@@ -5,11 +5,11 @@
 //! it may be.
 
 use std::any::Any;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -25,8 +25,6 @@ use crate::mount::Tenant;
 const ENTRY_BYTES: u64 = 500;
 /// Nothing takes more than this part of the budget.
 const LARGEST_PART: u64 = 4;
-/// With more tenants than this, each may still hold this part; which of them keep it, use decides.
-const MOST_SHARES: u64 = 16;
 /// moka lets go of what is too much in batches; so much of the budget may wait for it.
 const WAITING_PART: u64 = 64;
 /// Names whose changes are told apart. Two that fall together forget more than they must.
@@ -78,8 +76,10 @@ pub(crate) enum Lookup<T> {
     Miss(Option<Kept<T>>),
 }
 
+/// What moka holds. The value itself is held by [`Holdings`], which lets go of it at once: moka's own garbage
+/// may wait for a while.
 #[derive(Clone)]
-struct Entry(Arc<Inner>);
+struct Entry(Weak<Inner>);
 
 struct Inner {
     value: Arc<dyn Any + Send + Sync>,
@@ -87,7 +87,10 @@ struct Inner {
     epoch: Epoch,
     weight: u64,
     owner: Tenant,
-    number: u64,
+    /// Its place among what its owner holds.
+    number: AtomicU64,
+    /// Whether it was used since it was last considered.
+    used: AtomicBool,
 }
 
 /// The memory of a process.
@@ -120,35 +123,102 @@ struct Counters {
 }
 
 /// Who holds what.
-#[derive(Debug, Default)]
+///
+/// When all together hold too much, the tenant that holds most lets go of what it has had longest and did not use
+/// since: so nobody can push out what others have, unless they have more.
+#[derive(Default)]
 struct Holdings {
-    tenants: Mutex<HashMap<Tenant, Holding>>,
-    bytes: AtomicU64,
+    state: Mutex<Held>,
     evictions: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
+struct Held {
+    bytes: u64,
+    entries: u64,
+    next: u64,
+    tenants: HashMap<Tenant, Holding>,
+    /// By what they hold, the least first.
+    ranking: BTreeSet<(u64, Tenant)>,
+}
+
+#[derive(Default)]
 struct Holding {
     bytes: u64,
     /// The oldest first.
-    entries: BTreeMap<u64, (Arc<str>, u64)>,
+    entries: BTreeMap<u64, (Arc<str>, Arc<Inner>)>,
+}
+
+impl Held {
+    /// Changes what a tenant holds.
+    fn change(&mut self, owner: &Tenant, bytes: u64, more: bool, change: impl FnOnce(&mut Holding)) {
+        let holding = self.tenants.entry(owner.clone()).or_default();
+        self.ranking.remove(&(holding.bytes, owner.clone()));
+        change(holding);
+        if more {
+            (holding.bytes, self.bytes, self.entries) =
+                (holding.bytes + bytes, self.bytes + bytes, self.entries + 1);
+        } else {
+            (holding.bytes, self.bytes, self.entries) =
+                (holding.bytes - bytes, self.bytes - bytes, self.entries - 1);
+        }
+        if holding.entries.is_empty() {
+            self.tenants.remove(owner);
+        } else {
+            self.ranking.insert((holding.bytes, owner.clone()));
+        }
+    }
+
+    fn add(&mut self, name: Arc<str>, entry: &Arc<Inner>) {
+        let number = self.next;
+        self.next += 1;
+        entry.number.store(number, Ordering::Relaxed);
+        let kept = entry.clone();
+        self.change(&entry.owner, entry.weight, true, |holding| {
+            holding.entries.insert(number, (name, kept));
+        });
+    }
+
+    /// Takes an entry out, if it is in.
+    fn remove(&mut self, entry: &Inner) -> bool {
+        let number = entry.number.load(Ordering::Relaxed);
+        let held = self.tenants.get(&entry.owner).and_then(|holding| holding.entries.get(&number));
+        if held.is_none_or(|(_, held)| !std::ptr::eq(Arc::as_ptr(held), entry)) {
+            return false;
+        }
+        self.change(&entry.owner, entry.weight, false, |holding| {
+            holding.entries.remove(&number);
+        });
+        true
+    }
+
+    /// What has to go.
+    fn excess(&mut self, budget: u64) -> Vec<(Arc<str>, Arc<Inner>)> {
+        let mut gone = Vec::new();
+        while self.bytes > budget {
+            let Some((_, heaviest)) = self.ranking.last() else { break };
+            let Some(holding) = self.tenants.get(heaviest) else { break };
+            let Some((name, entry)) = holding.entries.values().next().cloned() else { break };
+            self.remove(&entry);
+            // What was used comes behind what was not, once.
+            if entry.used.swap(false, Ordering::Relaxed) {
+                self.add(name, &entry);
+            } else {
+                gone.push((name, entry));
+            }
+        }
+        gone
+    }
 }
 
 impl Holdings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tenant, Holding>> {
-        self.tenants.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn let_go(&self, gone: &Inner, cause: RemovalCause) {
-        let mut tenants = self.lock();
-        if let Some(holding) = tenants.get_mut(&gone.owner)
-            && holding.entries.remove(&gone.number).is_some()
-        {
-            holding.bytes -= gone.weight;
-            self.bytes.fetch_sub(gone.weight, Ordering::Relaxed);
-            if holding.entries.is_empty() {
-                tenants.remove(&gone.owner);
-            }
+    fn let_go(&self, gone: &Entry, cause: RemovalCause) {
+        if let Some(gone) = gone.0.upgrade() {
+            self.lock().remove(&gone);
         }
         if cause == RemovalCause::Size {
             self.evictions.fetch_add(1, Ordering::Relaxed);
@@ -172,11 +242,13 @@ impl Cache {
         let holdings = Arc::new(Holdings::default());
         let listener = holdings.clone();
         let kept = moka::sync::Cache::builder()
-            .max_capacity(budget)
-            .weigher(|_: &Arc<str>, entry: &Entry| u32::try_from(entry.0.weight).unwrap_or(u32::MAX))
-            // What was used last stays: what a tenant has just read must be there when it reads it again.
+            // What goes is chosen by whose it is; this is the last resort.
+            .max_capacity(budget.saturating_mul(2))
+            .weigher(|_: &Arc<str>, entry: &Entry| {
+                entry.0.upgrade().map_or(1, |entry| u32::try_from(entry.weight).unwrap_or(u32::MAX))
+            })
             .eviction_policy(EvictionPolicy::lru())
-            .eviction_listener(move |_, entry: Entry, cause| listener.let_go(&entry.0, cause))
+            .eviction_listener(move |_, entry: Entry, cause| listener.let_go(&entry, cause))
             .build();
         Self {
             kept,
@@ -198,14 +270,15 @@ impl Cache {
 
     pub(crate) fn counts(&self) -> CacheCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let held = self.holdings.lock();
         CacheCounts {
             hits: read(&self.counts.hits),
             misses: read(&self.counts.misses),
             joined: read(&self.counts.joined),
             refreshed: read(&self.counts.refreshed),
             evictions: read(&self.holdings.evictions),
-            entries: self.holdings.lock().values().map(|holding| holding.entries.len() as u64).sum(),
-            bytes: read(&self.holdings.bytes),
+            entries: held.entries,
+            bytes: held.bytes,
         }
     }
 
@@ -246,12 +319,16 @@ impl Cache {
         if self.budget == 0 {
             return None;
         }
-        let entry = self.kept.get(name)?;
-        if entry.0.epoch != self.epoch(name) {
+        let entry = self.kept.get(name)?.0.upgrade()?;
+        if entry.epoch != self.epoch(name) {
             return None;
         }
-        let value = entry.0.value.clone().downcast::<T>().ok()?;
-        Some(Kept { value, since: entry.0.since })
+        let value = entry.value.clone().downcast::<T>().ok()?;
+        // Written only when it changes: all who read share it.
+        if !entry.used.load(Ordering::Relaxed) {
+            entry.used.store(true, Ordering::Relaxed);
+        }
+        Some(Kept { value, since: entry.since })
     }
 
     /// What is remembered and no older than `bound`.
@@ -281,39 +358,28 @@ impl Cache {
         value: Arc<T>,
         bytes: u64,
     ) {
-        let weight = bytes + name.len() as u64 + ENTRY_BYTES;
-        if bytes > self.largest() || epoch != self.epoch(name) {
+        // Allocators round up, and leave gaps.
+        let weight = bytes + bytes / 8 + name.len() as u64 + ENTRY_BYTES;
+        if self.budget == 0 || bytes > self.largest() || epoch != self.epoch(name) {
             return;
         }
         let name: Arc<str> = name.into();
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut over = Vec::new();
-        {
-            let mut tenants = self.holdings.lock();
-            let holding = tenants.entry(owner.clone()).or_default();
-            holding.bytes += weight;
-            holding.entries.insert(number, (name.clone(), weight));
-            self.holdings.bytes.fetch_add(weight, Ordering::Relaxed);
-            let held = holding.bytes;
-            let share = self.budget / (tenants.len() as u64).clamp(1, MOST_SHARES);
-            let mut too_much = held.saturating_sub(share);
-            for (old, (name, weight)) in &tenants[owner].entries {
-                if too_much == 0 || *old == number {
-                    break;
-                }
-                over.push((*old, name.clone()));
-                too_much = too_much.saturating_sub(*weight);
-            }
+        let (number, used) = (AtomicU64::new(0), AtomicBool::new(false));
+        let entry = Arc::new(Inner { value, since, epoch, weight, owner: owner.clone(), number, used });
+        let gone = {
+            let mut held = self.holdings.lock();
+            held.add(name.clone(), &entry);
+            held.excess(self.budget)
+        };
+        if !gone.iter().any(|(_, gone)| Arc::ptr_eq(gone, &entry)) {
+            self.kept.insert(name, Entry(Arc::downgrade(&entry)));
         }
-        // A tenant over its share makes room itself, with what it has had longest.
-        for (old, name) in over {
-            if self.kept.get(&name).is_some_and(|entry| entry.0.number == old) {
-                self.holdings.evictions.fetch_add(1, Ordering::Relaxed);
+        for (name, gone) in gone {
+            self.holdings.evictions.fetch_add(1, Ordering::Relaxed);
+            if self.kept.get(&name).is_some_and(|kept| std::ptr::eq(kept.0.as_ptr(), Arc::as_ptr(&gone))) {
                 self.kept.invalidate(&name);
             }
         }
-        let entry = Inner { value, since, epoch, weight, owner: owner.clone(), number };
-        self.kept.insert(name, Entry(Arc::new(entry)));
         if self.waiting.fetch_add(weight, Ordering::Relaxed) + weight > self.budget / WAITING_PART {
             self.waiting.store(0, Ordering::Relaxed);
             self.kept.run_pending_tasks();
@@ -323,6 +389,11 @@ impl Cache {
     /// An answer was known, by its version.
     pub(crate) fn hit(&self) {
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Something is asked for that nobody else may wait for.
+    pub(crate) fn asked(&self) {
+        self.counts.misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Something is about to be asked for in the background.
@@ -355,7 +426,7 @@ impl Cache {
         F: Future<Output = Result<Arc<T>>> + Send + 'static,
     {
         if bound.is_zero() {
-            self.counts.misses.fetch_add(1, Ordering::Relaxed);
+            self.asked();
             // Boxed: whoever finds an answer at once would carry the question's future all the same.
             return Box::pin(ask()).await;
         }
@@ -461,11 +532,12 @@ mod tests {
         let cache = Cache::new(100_000);
         for i in 0..10_000 {
             put(&cache, "a", &format!("{i}"), 1_000);
-            assert!(cache.counts().bytes <= 100_000 + 100_000 / WAITING_PART + 2_000);
+            assert!(cache.counts().bytes <= 100_000, "{i}");
         }
         put(&cache, "a", "huge", 50_000);
         assert!(!has(&cache, "huge"));
         cache.kept.run_pending_tasks();
+        assert_eq!(cache.kept.entry_count(), cache.counts().entries);
         let counts = cache.counts();
         assert!(counts.bytes <= 100_000 && counts.bytes > 90_000, "{counts:?}");
         assert_eq!(counts.entries + counts.evictions, 10_000);
@@ -480,16 +552,27 @@ mod tests {
         for i in 0..100_000 {
             put(&cache, "large", &format!("large-{i}"), 1_000);
         }
-        cache.kept.run_pending_tasks();
         assert_eq!((0..20).filter(|i| has(&cache, &format!("small-{i}"))).count(), 20);
-        let large = cache.holdings.lock()[&Tenant::named("large")].bytes;
-        assert!(large <= 500_000 && large > 400_000, "{large}");
-        // Alone, a tenant may have all of it.
-        let alone = Cache::new(1_000_000);
+        // What nobody else needs, it may have.
+        let held = |name: &str| cache.holdings.lock().tenants[&Tenant::named(name)].bytes;
+        assert!(held("large") > 900_000);
+        // Until others do.
         for i in 0..2_000 {
-            put(&alone, "a", &format!("{i}"), 1_000);
+            put(&cache, "other", &format!("other-{i}"), 1_000);
         }
-        assert!(alone.counts().bytes > 900_000);
+        assert!(held("large") < 500_000 && held("other") < 500_000 && held("small") > 20_000);
+        assert!(cache.counts().bytes > 990_000);
+        assert_eq!((0..20).filter(|i| has(&cache, &format!("small-{i}"))).count(), 20);
+    }
+
+    #[test]
+    fn what_is_used_stays() {
+        let cache = Cache::new(100_000);
+        put(&cache, "a", "hot", 1_000);
+        for i in 0..10_000 {
+            put(&cache, "a", &format!("{i}"), 1_000);
+            assert!(has(&cache, "hot"), "{i}");
+        }
     }
 
     #[tokio::test]

@@ -50,7 +50,7 @@ pub struct Session {
 }
 
 /// On whose behalf something is asked and remembered: requests and memory are shared out by it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tenant(Arc<str>);
 
 impl Tenant {
@@ -440,10 +440,18 @@ impl Mounts {
     /// The key of a path inside a mount of one layer: what [`Mounts::resolve`] gives, without the rest.
     /// `None` for all else, errors too.
     pub(crate) fn plain_key(&self, path: &VirtualPath) -> Option<String> {
-        let Mount { path: top, layers, .. } = self.mount_of(path).ok()??;
-        let [Layer { prefix, .. }] = layers.as_slice() else { return None };
-        let relative = path.as_str()[top.as_str().len()..].strip_prefix('/')?;
-        let key = [prefix.as_str(), relative].concat();
+        let mount = self.mount_of(path).ok()??;
+        (mount.layers.len() == 1).then(|| Self::key_in(mount, 0, path))?
+    }
+
+    /// The same for a layer of the mount.
+    pub(crate) fn layer_key(&self, path: &VirtualPath, layer: usize) -> Option<String> {
+        Self::key_in(self.mount_of(path).ok()??, layer, path)
+    }
+
+    fn key_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Option<String> {
+        let relative = path.as_str()[mount.path.as_str().len()..].strip_prefix('/')?;
+        let key = [mount.layers.get(layer)?.prefix.as_str(), relative].concat();
         (key.len() <= MAX_KEY_BYTES).then_some(key)
     }
 

@@ -374,19 +374,20 @@ impl Store {
         start_after: Option<String>,
         token: Option<String>,
     ) -> Result<ListPage> {
-        let request = self
-            .client
-            .list_objects_v2()
-            .bucket(&self.name)
-            .prefix(prefix.as_str())
-            .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
-            // One control character in one key would break the XML of the whole page.
-            .encoding_type(EncodingType::Url)
-            .set_max_keys(max_keys)
-            .set_start_after(start_after)
-            .set_continuation_token(token);
-        let request = Box::new(request);
-        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        let send = || -> Sending<_, _> {
+            let request = self
+                .client
+                .list_objects_v2()
+                .bucket(&self.name)
+                .prefix(prefix.as_str())
+                .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
+                // One control character in one key would break the XML of the whole page.
+                .encoding_type(EncodingType::Url)
+                .set_max_keys(max_keys)
+                .set_start_after(start_after.clone())
+                .set_continuation_token(token.clone());
+            Box::pin(request.send())
+        };
         let page =
             Box::pin(self.prompt(|paces| &paces.list, send)).await.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
@@ -451,17 +452,18 @@ impl Store {
             Expect::Version(etag) => (Some(etag_header(etag)), None),
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
-        let request = self
-            .client
-            .get_object()
-            .bucket(&self.name)
-            .key(key.as_str())
-            .set_range(range.header())
-            .set_if_match(if_match)
-            .set_if_none_match(if_none_match);
-        // Boxed, as what it sends: callers would carry some kilobytes.
-        let request = Box::new(request);
-        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        // Boxed: callers would carry some kilobytes.
+        let send = || -> Sending<_, _> {
+            let request = self
+                .client
+                .get_object()
+                .bucket(&self.name)
+                .key(key.as_str())
+                .set_range(range.header())
+                .set_if_match(if_match.clone())
+                .set_if_none_match(if_none_match.clone());
+            Box::pin(request.send())
+        };
         Box::pin(self.prompt(|paces| &paces.get, send)).await.map_err(Failure::from)
     }
 

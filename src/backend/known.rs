@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::S3Backend;
 use super::read::{ATTEMPTS, BYTES_ASKED, RANGES, changed_while_read};
+use super::union::{Found, Union};
 use crate::cache::{Cache, Kept, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
@@ -151,14 +152,18 @@ impl S3Backend {
         }
     }
 
-    /// What is known of a path of a mount of one layer, and may be answered with. When it is getting old,
-    /// it is asked for behind the answer.
-    pub(super) fn known_fact(&self, path: &VirtualPath, key: &str, want: Want) -> Option<Arc<Fact>> {
+    /// What is known of a path, and may be answered with. When it is getting old, it is asked for behind
+    /// the answer.
+    pub(super) fn known_fact(&self, path: &VirtualPath, want: Want) -> Option<Arc<Fact>> {
         let bound = self.bound(path);
-        // A listing of `/skills` goes before: it tells of all files at one moment.
-        if bound.is_zero() || self.is_listed(path) {
+        if bound.is_zero() {
             return None;
         }
+        // A listing of `/skills` goes before: it tells of all files at one moment.
+        if let Some(union) = self.known_union_of(path) {
+            return self.listed_fact(&union, path, want);
+        }
+        let key = &self.mounts.plain_key(path)?;
         let kept: Kept<Fact> = self.cache().recall(key)?;
         if !want.is_met_by(&kept.value) {
             return None;
@@ -174,8 +179,22 @@ impl S3Backend {
         }
     }
 
+    /// What is known of the version that a listing found.
+    fn listed_fact(&self, union: &Union, path: &VirtualPath, want: Want) -> Option<Arc<Fact>> {
+        let (real, found) = match union.find(path) {
+            Found::File(real, found) => (real, found),
+            Found::Directory => return Some(Arc::new(Fact::Directory)),
+            Found::Nothing => return Some(Arc::new(Fact::Nothing)),
+        };
+        let key = self.mounts.layer_key(&real, found.layer)?;
+        let kept: Kept<Fact> = self.cache().recall(&key)?;
+        matches!(&*kept.value, Fact::File(file) if file.path == real && same_version(&file.meta, &found.meta))
+            .then_some(kept.value)
+            .filter(|fact| want.is_met_by(fact))
+    }
+
     fn refresh_fact(&self, path: &VirtualPath, key: &str, want: Want, bound: Duration) {
-        if self.cache().is_under_way(key) {
+        if self.cache().is_under_way(&flight(key, want)) {
             return;
         }
         let Ok(Location::Inside { key, directory }) = self.mounts.resolve(path) else { return };
@@ -205,6 +224,10 @@ impl S3Backend {
         want: Want,
         bound: Duration,
     ) -> Result<Arc<Fact>> {
+        if bound.is_zero() {
+            self.cache().asked();
+            return Box::pin(self.find_fact(path, key, directory, want)).await.map(Arc::new);
+        }
         let backend = self.clone();
         let name = flight(key.as_str(), want);
         let asked = (path.clone(), key.clone(), directory.clone());
@@ -236,12 +259,14 @@ impl S3Backend {
                 self.find_content(&path, &key, &directory, want, prior.as_deref()).await?
             }
         };
-        let kept = match &fact {
-            Fact::File(file) => Fact::File(file.clone()),
-            Fact::Directory => Fact::Directory,
-            Fact::Nothing => Fact::Nothing,
-        };
-        self.keep_fact(key.as_str(), asked, kept);
+        if cache.largest() > 0 {
+            let kept = match &fact {
+                Fact::File(file) => Fact::File(file.clone()),
+                Fact::Directory => Fact::Directory,
+                Fact::Nothing => Fact::Nothing,
+            };
+            self.keep_fact(key.as_str(), asked, kept);
+        }
         Ok(fact)
     }
 
@@ -414,6 +439,10 @@ impl S3Backend {
             self.check_size(path, body.remaining(), BYTES_ASKED, RANGES)?;
         }
         let mut bytes = Vec::new();
+        if meta.size <= self.cache().largest().min(self.shared.max_read_bytes) {
+            // Room for the rest as well, where that is going to be read.
+            bytes.reserve_exact(usize::try_from(meta.size).unwrap_or(0));
+        }
         body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
         let content = if want == Want::Bytes {
             Content::Bytes(bytes.into())

@@ -407,6 +407,21 @@ impl S3Backend {
         scope: &Scope,
         known: Option<Arc<KnownIndex>>,
     ) -> Result<Option<Arc<KnownIndex>>> {
+        let mut tries = 1;
+        loop {
+            match self.ask_index_once(scope, known.clone()).await {
+                // Written while it was being read.
+                Err(error) if error.kind() == ErrorKind::Conflict && tries < ROUNDS => tries += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn ask_index_once(
+        &self,
+        scope: &Scope,
+        known: Option<Arc<KnownIndex>>,
+    ) -> Result<Option<Arc<KnownIndex>>> {
         let key = &scope.index;
         let asked = (self.cache().epoch(key.as_str()), Instant::now());
         let expect = known.as_ref().map_or(Expect::Any, |known| Expect::Not(&known.etag));

@@ -159,8 +159,7 @@ impl S3Backend {
     }
 
     async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
-        if let Some(known) =
-            self.mounts.plain_key(path).and_then(|key| self.known_fact(path, &key, Want::Bytes))
+        if let Some(known) = self.known_fact(path, Want::Bytes)
             && let Fact::File(file) = &*known
             && let Some(answer) = slice(file, range)
         {
@@ -206,8 +205,7 @@ impl S3Backend {
 
     #[instrument(name = "read", skip_all, fields(?path, ?window))]
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
-        if let Some(fact) =
-            self.mounts.plain_key(&path).and_then(|key| self.known_fact(&path, &key, Want::Text))
+        if let Some(fact) = self.known_fact(&path, Want::Text)
             && !matches!(&*fact, Fact::File(File { content: Content::Head(_), .. }))
         {
             return self.text_of(&path, &fact, window).await;
@@ -244,7 +242,7 @@ impl S3Backend {
                 if self.is_listed(path) {
                     return self.find_listed(path, want).await;
                 }
-                match self.known_fact(path, key.as_str(), want) {
+                match self.known_fact(path, want) {
                     Some(fact) => fact,
                     None => self.ask_fact(path.clone(), key, directory, want, self.bound(path)).await?,
                 }

@@ -33,13 +33,11 @@ impl S3Backend {
     /// When it cannot be told: the storage is out of reach or denies the answer.
     pub async fn exists(&self, path: impl IntoPath) -> Result<bool> {
         let path = path.into_path()?;
-        if let Some(fact) =
-            self.mounts.plain_key(&path).and_then(|key| self.known_fact(&path, &key, Want::Meta))
-        {
-            return Ok(!matches!(*fact, Fact::Nothing));
-        }
         if let Some(union) = self.known_union_of(&path) {
             return Ok(!matches!(union.find(&path), Found::Nothing));
+        }
+        if let Some(fact) = self.known_fact(&path, Want::Meta) {
+            return Ok(!matches!(*fact, Fact::Nothing));
         }
         match self.stat_path(path).await {
             Ok(_) => Ok(true),
@@ -55,9 +53,11 @@ impl S3Backend {
             Location::Layered => return self.stat_listed(path).await,
             Location::Inside { key, directory } => (key, directory),
         };
-        let fact = match self.known_fact(&path, key.as_str(), Want::Meta) {
+        if self.is_listed(&path) {
+            return self.stat_listed(path).await;
+        }
+        let fact = match self.known_fact(&path, Want::Meta) {
             Some(fact) => fact,
-            None if self.is_listed(&path) => return self.stat_listed(path).await,
             None => self.ask_fact(path.clone(), key, directory, Want::Meta, self.bound(&path)).await?,
         };
         match &*fact {

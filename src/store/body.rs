@@ -94,7 +94,10 @@ impl Body {
     /// All that is still to come.
     pub(crate) async fn collect(&mut self, store: &Store, into: &mut Vec<u8>) -> Result<()> {
         // What a server claims is believed up to a point.
-        into.reserve_exact(usize::try_from(self.remaining().min(MOST_RESERVED)).unwrap_or(0));
+        let more = usize::try_from(self.remaining().min(MOST_RESERVED)).unwrap_or(0);
+        if into.capacity() - into.len() < more {
+            into.reserve_exact(more);
+        }
         while let Some(piece) = self.next(store).await? {
             into.extend_from_slice(&piece);
         }

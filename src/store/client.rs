@@ -1,7 +1,7 @@
 //! Building the client: settings, the AWS chain, pool, timeouts, retries.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_config::BehaviorVersion;
@@ -11,6 +11,7 @@ use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_s3::Client;
+use aws_sdk_s3::config::endpoint::{DefaultResolver, Endpoint, EndpointFuture, Params, ResolveEndpoint};
 use aws_sdk_s3::config::retry::{RetryPartition, TokenBucket};
 use aws_sdk_s3::config::{
     Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
@@ -20,7 +21,7 @@ use aws_smithy_http_client::tls;
 use tokio::sync::OnceCell;
 
 use super::gate::Gate;
-use super::intercept::{CheckRange, ServerClock};
+use super::intercept::{ServerClock, Watcher};
 use super::{Bucket, Counters, Paces, Store};
 use crate::cache::Cache;
 use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
@@ -101,9 +102,8 @@ impl Store {
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
-            .interceptor(counters.clone())
-            .interceptor(clock.clone())
-            .interceptor(CheckRange)
+            .interceptor(Watcher { counters: counters.clone(), clock: clock.clone() })
+            .endpoint_resolver(OneEndpoint::new(&settings.bucket))
             .build();
         let writer = config
             .to_builder()
@@ -132,6 +132,43 @@ impl Store {
             paces: settings.reissue_slow.then(Paces::default),
         };
         Ok(Self { bucket: Arc::new(bucket), tenant: Tenant::nobody() })
+    }
+}
+
+/// Where the bucket is: found once.
+///
+/// The SDK finds it by rules, anew for each key, though it depends on the key in no way that concerns us: that is
+/// an eighth of what a request costs.
+#[derive(Debug)]
+struct OneEndpoint {
+    bucket: String,
+    rules: DefaultResolver,
+    known: OnceLock<Endpoint>,
+}
+
+impl OneEndpoint {
+    fn new(bucket: &str) -> Self {
+        Self { bucket: bucket.to_owned(), rules: DefaultResolver::new(), known: OnceLock::new() }
+    }
+
+    /// A plain bucket lies at one place. Access points and directory buckets are for the rules.
+    fn is_plain(&self, params: &Params) -> bool {
+        params.bucket() == Some(&self.bucket) && !self.bucket.contains(':') && !self.bucket.ends_with("-s3")
+    }
+}
+
+impl ResolveEndpoint for OneEndpoint {
+    fn resolve_endpoint<'a>(&'a self, params: &'a Params) -> EndpointFuture<'a> {
+        if !self.is_plain(params) {
+            return ResolveEndpoint::resolve_endpoint(&self.rules, params);
+        }
+        if let Some(known) = self.known.get() {
+            return EndpointFuture::ready(Ok(known.clone()));
+        }
+        EndpointFuture::new(async move {
+            let found = ResolveEndpoint::resolve_endpoint(&self.rules, params).await?;
+            Ok(self.known.get_or_init(|| found).clone())
+        })
     }
 }
 

@@ -73,24 +73,8 @@ impl Counters {
         RequestCounts { list, get, head, put, copy, delete, other, reissued }
     }
 
-    pub(super) fn reissued(&self) {
-        self.0[7].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-#[dyn_dispatch_hint]
-impl Intercept for Counters {
-    fn name(&self) -> &'static str {
-        "CountRequests"
-    }
-
-    fn read_before_transmit(
-        &self,
-        _: &BeforeTransmitInterceptorContextRef<'_>,
-        _: &RuntimeComponents,
-        config: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        let slot = match config.load::<Metadata>().map(Metadata::name) {
+    fn sent(&self, operation: Option<&str>) {
+        let slot = match operation {
             Some("ListObjectsV2") => 0,
             Some("GetObject") => 1,
             Some("HeadObject") => 2,
@@ -100,7 +84,10 @@ impl Intercept for Counters {
             _ => 6,
         };
         self.0[slot].fetch_add(1, Ordering::Relaxed);
-        Ok(())
+    }
+
+    pub(super) fn reissued(&self) {
+        self.0[7].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -121,6 +108,17 @@ impl ServerClock {
         Self(Arc::new(AtomicI64::new(0)))
     }
 
+    /// An answer told the time.
+    fn heard(&self, date: Option<&str>) {
+        let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
+        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
+        if let (Some(there), Ok(here)) = (there, here)
+            && let Ok(here) = i64::try_from(here)
+        {
+            self.0.store(there.secs().saturating_sub(here), Ordering::Relaxed);
+        }
+    }
+
     /// `None` when it is not known.
     pub(super) fn now(&self) -> Option<SystemTime> {
         let ahead = Some(self.0.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
@@ -130,47 +128,32 @@ impl ServerClock {
     }
 }
 
-#[dyn_dispatch_hint]
-impl Intercept for ServerClock {
-    fn name(&self) -> &'static str {
-        "ServerClock"
-    }
-
-    fn read_before_deserialization(
-        &self,
-        context: &BeforeDeserializationInterceptorContextRef<'_>,
-        _: &RuntimeComponents,
-        _: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        // The page of a proxy has the proxy's time.
-        if !context.response().status().is_success() {
-            return Ok(());
-        }
-        let date = context.response().headers().get("date");
-        let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
-        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
-        if let (Some(there), Ok(here)) = (there, here)
-            && let Ok(here) = i64::try_from(here)
-        {
-            self.0.store(there.secs().saturating_sub(here), Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
 /// An answer that contradicts itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Contradiction(&'static str);
 
-/// A part of an object that does not say which part it is could be taken for the whole.
-#[derive(Debug)]
-pub(super) struct CheckRange;
+/// One for all: the client goes through its interceptors a dozen times for each request.
+#[derive(Debug, Clone)]
+pub(super) struct Watcher {
+    pub(super) counters: Counters,
+    pub(super) clock: ServerClock,
+}
 
 #[dyn_dispatch_hint]
-impl Intercept for CheckRange {
+impl Intercept for Watcher {
     fn name(&self) -> &'static str {
-        "CheckRange"
+        "skillfs"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        self.counters.sent(config.load::<Metadata>().map(Metadata::name));
+        Ok(())
     }
 
     fn read_before_deserialization(
@@ -180,6 +163,11 @@ impl Intercept for CheckRange {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let response = context.response();
+        // The page of a proxy has the proxy's time.
+        if response.status().is_success() {
+            self.clock.heard(response.headers().get("date"));
+        }
+        // A part of an object that does not say which part it is could be taken for the whole.
         if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
             return Err(Contradiction("a part of an object came without its range").into());
         }

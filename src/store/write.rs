@@ -148,9 +148,9 @@ impl Store {
     /// What is there, with its properties. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let request = self.client.head_object().bucket(&self.name).key(key.as_str());
-        let request = Box::new(request);
-        let send = || -> Sending<_, _> { Box::pin((*request).clone().send()) };
+        let send = || -> Sending<_, _> {
+            Box::pin(self.client.head_object().bucket(&self.name).key(key.as_str()).send())
+        };
         match Box::pin(self.prompt(|paces| &paces.head, send)).await {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();

@@ -1,0 +1,43 @@
+//! What is measured. Each scenario seeds what it needs, sets the latency, and leaves it as it likes.
+
+mod catalogue;
+mod cpu;
+mod fairness;
+mod files;
+mod memory;
+mod stampede;
+mod warm;
+
+use anyhow::{Result, bail};
+
+use crate::args::Args;
+use crate::lab::Lab;
+use crate::report::Section;
+
+/// Names and titles, in the order in which they run.
+pub(crate) const ALL: &[(&str, &str)] = &[
+    ("catalogue", "the skills of one user, with their descriptions"),
+    ("reads", "distinct files of 4 KiB"),
+    ("ls", "one directory"),
+    ("sessions", "opening sessions"),
+    ("warm", "what is in memory already"),
+    ("stampede", "many who want the same at once"),
+    ("cpu", "processor time of uncached reads of 4 KiB, 16 at once, no latency"),
+    ("memory", "reading far more than the cache may hold"),
+    ("fairness", "a quiet tenant beside a busy one"),
+];
+
+pub(crate) async fn run(name: &str, args: &Args, lab: &mut Lab) -> Result<Section> {
+    match name {
+        "catalogue" => catalogue::run(args, lab).await,
+        "reads" => files::reads(args, lab).await,
+        "ls" => files::ls(args, lab).await,
+        "sessions" => memory::sessions(args, lab).await,
+        "warm" => warm::run(args, lab).await,
+        "stampede" => stampede::run(args, lab).await,
+        "cpu" => cpu::run(args, lab).await,
+        "memory" => memory::run(args, lab).await,
+        "fairness" => fairness::run(args, lab).await,
+        _ => bail!("there is no scenario `{name}`"),
+    }
+}

@@ -1,0 +1,108 @@
+//! What lies in the bucket. It is written past the proxy, and by a plain client: nobody's cache knows of it.
+
+use anyhow::{Context, Result};
+use aws_sdk_s3::Client;
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::place::Place;
+use crate::rivals;
+
+const SKILLS_IN_A_CATEGORY: usize = 25;
+
+pub(crate) struct Seeder {
+    client: Client,
+    bucket: String,
+}
+
+impl Seeder {
+    pub(crate) fn new(place: &Place) -> Self {
+        Self { client: rivals::tuned(place), bucket: place.bucket.clone() }
+    }
+
+    pub(crate) async fn put(&self, key: String, content: Bytes) -> Result<()> {
+        let request = self.client.put_object().bucket(&self.bucket).key(&key).body(content.into());
+        request.send().await.with_context(|| format!("cannot write `{key}`"))?;
+        Ok(())
+    }
+
+    pub(crate) async fn put_all(&self, objects: impl IntoIterator<Item = (String, Bytes)>) -> Result<()> {
+        stream::iter(objects)
+            .map(|(key, content)| self.put(key, content))
+            .buffer_unordered(16)
+            .try_collect::<()>()
+            .await
+    }
+
+    pub(crate) async fn delete(&self, key: &str) -> Result<()> {
+        let request = self.client.delete_object().bucket(&self.bucket).key(key);
+        request.send().await.with_context(|| format!("cannot delete `{key}`"))?;
+        Ok(())
+    }
+
+    /// A library of skills of a user.
+    pub(crate) async fn skills(&self, user: &str, count: usize) -> Result<()> {
+        self.put_all((0..count).flat_map(|i| skill(user, i, "as it was first"))).await
+    }
+
+    /// Text files `f-0000.md` and on in a thread's workspace.
+    pub(crate) async fn files(&self, thread: &str, count: usize, size: usize) -> Result<()> {
+        let content = |i: usize| Bytes::from(text(&format!("File {i} of {thread}."), size));
+        self.put_all((0..count).map(|i| (format!("threads/{thread}/{}", file_name(i)), content(i)))).await
+    }
+}
+
+pub(crate) fn file_name(i: usize) -> String {
+    format!("f-{i:05}.md")
+}
+
+/// The path of a skill below its library.
+pub(crate) fn skill_path(i: usize) -> String {
+    format!("category-{:03}/skill-{i:05}", i / SKILLS_IN_A_CATEGORY)
+}
+
+/// The files of a skill. `mark` stands in its description.
+pub(crate) fn skill(user: &str, i: usize, mark: &str) -> [(String, Bytes); 3] {
+    let path = skill_path(i);
+    let frontmatter = format!(
+        "---\nname: skill-{i:05}\ndescription: Drafts document number {i} from what the client says, asks for what is \
+         missing, and checks the result against the clauses of its kind; {mark}. Use it when somebody asks for \
+         a draft, a review or a second version.\nlicense: MIT\nmetadata:\n  author: example\n  version: \"1.{i}\"\n---\n"
+    );
+    let guide = text(&format!("# Guide to document {i}"), 2048);
+    let script = format!("#!/bin/sh\n# Checks document {i}.\ngrep -c clause \"$1\"\n");
+    let key = |file: &str| format!("{user}/skills/{path}/{file}");
+    [
+        (key("SKILL.md"), text(&frontmatter, 1536).into()),
+        (key("references/guide.md"), guide.into()),
+        (key("scripts/run.sh"), script.into()),
+    ]
+}
+
+/// Text of so many bytes with a given beginning.
+fn text(beginning: &str, size: usize) -> String {
+    let mut text = format!("{beginning}\n");
+    let mut line = 0;
+    while text.len() < size {
+        line += 1;
+        text += &format!("{line}. Ask who the parties are, and write down their names as in their papers.\n");
+    }
+    // All of it is ASCII.
+    text.truncate(size);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skill_has_the_sizes_of_real_ones() {
+        let [(key, content), ..] = skill("ana", 30, "x");
+        assert_eq!(key, "ana/skills/category-001/skill-00030/SKILL.md");
+        assert_eq!(content.len(), 1536);
+        let content = String::from_utf8(content.to_vec()).unwrap_or_default();
+        let frontmatter = content.split("---\n").nth(1).unwrap_or_default();
+        assert!((250..400).contains(&frontmatter.len()), "{}", frontmatter.len());
+    }
+}
