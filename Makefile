@@ -18,6 +18,7 @@ lint:
 	cargo clippy --locked --all-targets --no-default-features -- -D warnings
 	cargo clippy --locked --all-targets --no-default-features --features embedded -- -D warnings
 	cargo clippy --locked --all-targets --all-features -- -D warnings
+	cargo clippy --locked -p skillfs-bench --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --all-features
 	@if command -v shellcheck >/dev/null; then shellcheck localstack/start localstack/stop tests/run .ci/run; \
 	else echo 'note: shellcheck is not installed; the shell scripts were not checked'; fi

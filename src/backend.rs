@@ -25,7 +25,6 @@ pub use self::edit::Edited;
 use self::edit::Queues;
 pub use self::find::GlobResult;
 pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
-use self::lines::LineIndexes;
 use self::quota::Usages;
 pub use self::read::{FileBytes, TextFile, Window};
 pub use self::remove::Deleted;
@@ -57,7 +56,6 @@ struct Shared {
     list_undescribed_skills: bool,
     queues: Queues,
     usages: Usages,
-    line_indexes: LineIndexes,
     freshness: Freshness,
 }
 
@@ -92,7 +90,6 @@ impl SkillFs {
             part_bytes: settings.part_bytes,
             queues: Queues::default(),
             usages: quota::usages(),
-            line_indexes: lines::indexes(),
             freshness: settings.freshness,
             list_undescribed_skills: settings.list_undescribed_skills,
         }))

@@ -358,8 +358,8 @@ impl Cache {
         value: Arc<T>,
         bytes: u64,
     ) {
-        // Allocators round up, and leave gaps.
-        let weight = bytes + bytes / 8 + name.len() as u64 + ENTRY_BYTES;
+        // Allocators round up and leave gaps: what is held takes a fifth more, as measured.
+        let weight = bytes + bytes / 5 + name.len() as u64 + ENTRY_BYTES;
         if self.budget == 0 || bytes > self.largest() || epoch != self.epoch(name) {
             return;
         }
@@ -560,7 +560,11 @@ mod tests {
         for i in 0..2_000 {
             put(&cache, "other", &format!("other-{i}"), 1_000);
         }
-        assert!(held("large") < 500_000 && held("other") < 500_000 && held("small") > 20_000);
+        assert!(
+            held("large") < 500_000 && held("other") < 500_000 && held("small") > 20_000,
+            "{}",
+            held("large")
+        );
         assert!(cache.counts().bytes > 990_000);
         assert_eq!((0..20).filter(|i| has(&cache, &format!("small-{i}"))).count(), 20);
     }

@@ -51,7 +51,8 @@ pub struct Settings {
     pub max_attempts: u32,
     /// How many requests may be under way at once. Default 256.
     pub max_requests: usize,
-    /// How many of them for one tenant; those of different tenants take turns. Default 64.
+    /// How many of them for one tenant; those of different tenants take turns. Default 80: with
+    /// answers in 20 ms that is 4,000 a second, and S3 gives 5,500 for one prefix.
     pub max_requests_per_tenant: usize,
     /// Whether a read that takes much longer than others is given up and sent again: one of twenty at most.
     /// Default true.
@@ -60,7 +61,7 @@ pub struct Settings {
     pub freshness: Freshness,
     /// How much is remembered, in bytes, for all tenants together. Zero remembers nothing. Default 64 MiB.
     pub cache_bytes: u64,
-    /// How many idle connections are kept. Default 64.
+    /// How many idle connections are kept. Default 128.
     pub max_idle_connections: usize,
     /// The largest text that is read or edited whole, in bytes. Default 10 MiB.
     pub max_read_bytes: u64,
@@ -91,11 +92,11 @@ impl Settings {
             timeouts: Timeouts::default(),
             max_attempts: 3,
             max_requests: 256,
-            max_requests_per_tenant: 64,
+            max_requests_per_tenant: 80,
             reissue_slow: true,
             freshness: Freshness::default(),
             cache_bytes: 64 * 1024 * 1024,
-            max_idle_connections: 64,
+            max_idle_connections: 128,
             max_read_bytes: 10 * 1024 * 1024,
             conflict_patience: Duration::from_secs(10),
             conditional_writes: None,

@@ -62,6 +62,8 @@ impl Deref for Store {
 #[derive(Debug)]
 pub(crate) struct Bucket {
     client: Client,
+    /// The same for GET and HEAD, with fewer time limits of its own.
+    reader: Client,
     /// The same without retries and time limits: what may be sent again, and when, [`write`] decides.
     writer: Client,
     name: String,
@@ -75,6 +77,8 @@ pub(crate) struct Bucket {
     max_attempts: u32,
     /// How long one attempt of a small write may take.
     attempt_patience: Duration,
+    /// How long a request may take, with all its attempts.
+    operation_patience: Duration,
     clock: ServerClock,
     /// AWS and the embedded store: they are known to mind conditions.
     known: bool,
@@ -318,26 +322,33 @@ impl Store {
         &self,
         pace: impl FnOnce(&Paces) -> &Pace,
         send: impl Fn() -> Sending<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
         let _turn = self.turn().await;
-        let Some(pace) = self.paces.as_ref().map(pace) else { return send().await };
-        let began = Instant::now();
+        let pace = self.paces.as_ref().map(pace);
+        let (began, patience) = (Instant::now(), self.operation_patience);
+        let limit = pace.and_then(Pace::limit).filter(|limit| *limit < patience);
         let mut sent = send();
-        let answer = match pace.limit() {
-            None => sent.await,
-            Some(limit) => match tokio::time::timeout(limit, &mut sent).await {
-                Ok(answer) => answer,
-                Err(_) if pace.may_send_again() => {
-                    drop(sent);
-                    self.counters.reissued();
-                    tracing::debug!(?limit, "no answer in time; sent again");
-                    send().await
-                }
-                Err(_) => sent.await,
-            },
-        };
-        pace.record(began.elapsed());
-        answer
+        let mut answer = tokio::time::timeout(limit.unwrap_or(patience), &mut sent).await;
+        if let (Err(_), Some(limit), Some(pace)) = (&answer, limit, pace) {
+            if pace.may_send_again() {
+                self.counters.reissued();
+                tracing::debug!(?limit, "no answer in time; sent again");
+                // The first one goes before the second begins.
+                drop(sent);
+                sent = send();
+            }
+            answer = tokio::time::timeout(patience.saturating_sub(began.elapsed()), sent).await;
+        }
+        if let Some(pace) = pace {
+            pace.record(began.elapsed());
+        }
+        match answer {
+            Ok(answer) => answer.map_err(Failure::from),
+            Err(_) => Err(Failure::timed_out()),
+        }
     }
 
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
@@ -455,7 +466,7 @@ impl Store {
         // Boxed: callers would carry some kilobytes.
         let send = || -> Sending<_, _> {
             let request = self
-                .client
+                .reader
                 .get_object()
                 .bucket(&self.name)
                 .key(key.as_str())
@@ -464,7 +475,7 @@ impl Store {
                 .set_if_none_match(if_none_match.clone());
             Box::pin(request.send())
         };
-        Box::pin(self.prompt(|paces| &paces.get, send)).await.map_err(Failure::from)
+        Box::pin(self.prompt(|paces| &paces.get, send)).await
     }
 
     fn received(

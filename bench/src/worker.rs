@@ -17,7 +17,7 @@ pub(crate) const CPU_FILES: usize = 64;
 /// How many of these reads are under way at once.
 const CPU_AT_ONCE: usize = 16;
 /// How many reads are under way at once where memory is measured.
-const MEMORY_AT_ONCE: usize = 32;
+pub(crate) const MEMORY_AT_ONCE: usize = 8;
 
 /// What ten thousand sessions take.
 #[derive(Debug, Serialize, Deserialize)]

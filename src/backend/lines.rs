@@ -10,22 +10,6 @@ use crate::store::Meta;
 /// How far apart the places are that are remembered.
 const APART: u64 = 1024 * 1024;
 
-/// What all indexes together may take, in bytes: those of some 500 files of 1 GB.
-const MOST_BYTES: u64 = 16 * 1024 * 1024;
-
-/// Indexes by key and ETag: another version has another one.
-pub(super) type LineIndexes = moka::sync::Cache<(String, String), Arc<LineIndex>>;
-
-pub(super) fn indexes() -> LineIndexes {
-    moka::sync::Cache::builder()
-        .max_capacity(MOST_BYTES)
-        .weigher(|(key, etag): &(String, String), index: &Arc<LineIndex>| {
-            let places = index.lock().places.len() * size_of::<Place>();
-            u32::try_from(key.len() + etag.len() + places + 200).unwrap_or(u32::MAX)
-        })
-        .build()
-}
-
 /// What is known of one version of a file.
 #[derive(Debug)]
 pub(super) struct LineIndex {
@@ -54,8 +38,13 @@ impl LineIndex {
         Self { encoding, known: Mutex::default() }
     }
 
-    pub(super) fn key(key: &ObjectKey, meta: &Meta) -> Option<(String, String)> {
-        Some((key.as_str().to_owned(), meta.etag.clone()?))
+    /// By what name it is remembered: another version has another one.
+    pub(super) fn name(key: &ObjectKey, meta: &Meta) -> Option<String> {
+        Some(format!("{}\u{7}{}", key.as_str(), meta.etag.as_ref()?))
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        (self.lock().places.capacity() * size_of::<Place>() + size_of::<Self>()) as u64
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {

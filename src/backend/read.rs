@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -337,16 +337,16 @@ impl S3Backend {
     async fn read_long(&self, file: &File, head: &[u8], window: Window) -> Result<TextFile> {
         let File { path, key, meta, .. } = file;
         let mut encoding = text::sniff(head).map_err(|Binary(mime)| binary_file(path, mime, meta.size))?;
-        let indexes = &self.shared.line_indexes;
-        let name = LineIndex::key(key, meta);
-        let mut index = name.as_ref().and_then(|name| indexes.get(name));
+        let name = LineIndex::name(key, meta);
+        let mut index = name.as_ref().and_then(|name| self.cache().recall(name)).map(|kept| kept.value);
         loop {
             let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
             let mut lines = LineWindow::new(window.offset, window.limit);
             let scanned = self.scan(path, key, meta, head, &known, &mut lines).await;
             if let (Some(name), Ok(Scan::Done { .. })) = (&name, &scanned) {
-                // Put in again, so that it is weighed as it is now.
-                indexes.insert(name.clone(), known.clone());
+                // Kept again, so that it is weighed as it is now.
+                let (owner, asked) = (self.store.tenant().owner_of(name), self.cache().epoch(name));
+                self.cache().keep(name, &owner, (asked, Instant::now()), known.clone(), known.weight());
             }
             match scanned? {
                 Scan::Done { ended } => {

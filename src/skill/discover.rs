@@ -1,6 +1,6 @@
 //! Discovery: one flat listing a layer, then the heads of the skill files, many at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use crate::store::Meta;
 pub(super) const FIRST_BYTES: u64 = 4 * 1024;
 /// And this one every one that is read at all.
 pub(super) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
-/// How many heads are read at once.
-const AT_ONCE: usize = 64;
+/// How many heads are read at once: as many as a tenant may have under way.
+const AT_ONCE: usize = 80;
 /// Skills that lie deeper are reported and left out.
 const MAX_DEPTH: usize = 8;
 /// So are skills beyond this many.
@@ -116,7 +116,7 @@ impl S3Backend {
     /// The skills of a category, with their frontmatter; `None` and `"all"` mean every category.
     ///
     /// Costs one listing (one request for every 1,000 keys of each library), one ranged request for
-    /// each skill and for each category's `DESCRIPTION.md`, 64 of them at once, and a second one for
+    /// each skill and for each category's `DESCRIPTION.md`, 80 of them at once, and a second one for
     /// a skill whose frontmatter is longer than 4 KiB.
     ///
     /// # Errors
@@ -178,11 +178,16 @@ impl S3Backend {
         let categories = self.categories(union, &skills, category, last);
         // Made at once: a closure inside the stream would tie the future to this thread.
         let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
-        let heads: Vec<_> =
-            unknown.map(|((path, place), _)| self.head_of(union, path, place, last)).collect();
-        let heads = stream::iter(heads).buffered(AT_ONCE).try_collect::<Vec<_>>();
+        let heads: Vec<_> = unknown
+            .enumerate()
+            .map(|(number, ((path, place), _))| async move {
+                Ok::<_, Error>((number, self.head_of(union, path, place, last).await?))
+            })
+            .collect();
+        // Whichever is first: one that is slow does not hold up the others.
+        let heads = stream::iter(heads).buffer_unordered(AT_ONCE).try_collect::<BTreeMap<_, _>>();
         let (categories, read) = tokio::try_join!(categories, heads)?;
-        let (mut found, mut read) = (Vec::new(), read.into_iter());
+        let (mut found, mut read) = (Vec::new(), read.into_values());
         for skill in known {
             match skill.or_else(|| read.next()) {
                 Some(Ok(skill)) => found.push(skill),

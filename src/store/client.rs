@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aws_config::BehaviorVersion;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::identity::IdentityCache;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::retry::RetryConfig;
@@ -69,7 +70,10 @@ impl Store {
             loader = loader.endpoint_url(url);
         }
         if let Some(credentials) = &settings.credentials {
-            loader = loader.credentials_provider(Credentials::from(credentials.clone()));
+            loader = loader
+                .credentials_provider(Credentials::from(credentials.clone()))
+                // They are at hand, and never change.
+                .identity_cache(IdentityCache::no_cache());
         }
         let chain = loader.load().await;
         if let Some(region) = chain.region() {
@@ -105,6 +109,19 @@ impl Store {
             .interceptor(Watcher { counters: counters.clone(), clock: clock.clone() })
             .endpoint_resolver(OneEndpoint::new(&settings.bucket))
             .build();
+        // An object's body is not part of the attempt, so the time to its head is all that there is to limit:
+        // `Store::prompt` limits the whole. Each limit of the SDK costs a timer and some allocations.
+        let reader = config
+            .to_builder()
+            .timeout_config(
+                TimeoutConfig::builder()
+                    .connect_timeout(settings.timeouts.connect)
+                    .read_timeout(settings.timeouts.attempt)
+                    .disable_operation_attempt_timeout()
+                    .disable_operation_timeout()
+                    .build(),
+            )
+            .build();
         let writer = config
             .to_builder()
             .retry_config(RetryConfig::disabled())
@@ -113,6 +130,7 @@ impl Store {
         let known = embedded || chain.endpoint_url().is_none();
         let bucket = Bucket {
             client: Client::from_conf(config),
+            reader: Client::from_conf(reader),
             writer: Client::from_conf(writer),
             name: settings.bucket.clone(),
             endpoint: chain.endpoint_url().map(str::to_owned),
@@ -121,6 +139,7 @@ impl Store {
             body_patience: settings.timeouts.operation,
             max_attempts: settings.max_attempts.max(1),
             attempt_patience: attempt,
+            operation_patience: operation,
             clock,
             known,
             no_conditional_deletes: AtomicBool::new(false),

@@ -91,30 +91,34 @@ impl Counters {
     }
 }
 
-/// What time it is at the server: every success tells.
+/// What time it is at the server: how far it is ahead, and in which of our seconds it was last heard.
 #[derive(Debug, Clone)]
-pub(super) struct ServerClock(Arc<AtomicI64>);
+pub(super) struct ServerClock(Arc<AtomicI64>, Arc<AtomicU64>);
 
 /// No answer has told yet.
 const UNKNOWN: i64 = i64::MIN;
 
 impl ServerClock {
     pub(super) fn unknown() -> Self {
-        Self(Arc::new(AtomicI64::new(UNKNOWN)))
+        Self(Arc::new(AtomicI64::new(UNKNOWN)), Arc::default())
     }
 
     /// A server in this process.
     pub(super) fn ours() -> Self {
-        Self(Arc::new(AtomicI64::new(0)))
+        Self(Arc::new(AtomicI64::new(0)), Arc::default())
     }
 
     /// An answer told the time.
     fn heard(&self, date: Option<&str>) {
+        let seconds =
+            || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
+        // It is told in whole seconds: once in each is enough.
+        let Ok(here) = seconds() else { return };
+        if self.1.swap(here, Ordering::Relaxed) == here && self.0.load(Ordering::Relaxed) != UNKNOWN {
+            return;
+        }
         let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
-        let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
-        if let (Some(there), Ok(here)) = (there, here)
-            && let Ok(here) = i64::try_from(here)
-        {
+        if let (Some(there), Ok(here)) = (there, i64::try_from(here)) {
             self.0.store(there.secs().saturating_sub(here), Ordering::Relaxed);
         }
     }

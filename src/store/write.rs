@@ -149,7 +149,7 @@ impl Store {
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
         let send = || -> Sending<_, _> {
-            Box::pin(self.client.head_object().bucket(&self.name).key(key.as_str()).send())
+            Box::pin(self.reader.head_object().bucket(&self.name).key(key.as_str()).send())
         };
         match Box::pin(self.prompt(|paces| &paces.head, send)).await {
             Ok(head) => {
@@ -172,10 +172,8 @@ impl Store {
                     },
                 }))
             }
-            Err(error) => match Failure::from(error) {
-                failure if failure.is_missing_head() => Ok(None),
-                failure => Err(self.fail(failure)),
-            },
+            Err(failure) if failure.is_missing_head() => Ok(None),
+            Err(failure) => Err(self.fail(failure)),
         }
     }
 

@@ -53,7 +53,11 @@ pub(crate) async fn run(args: &Args, _: &mut Lab) -> Result<Section> {
     let peak = taken.peak_kib as f64 / 1024.0;
     section.figure("resident at most", peak, "MiB");
     section.at_most("memory with a cache of 64 MiB", ((CACHE + BESIDE) / MIB) as f64, peak, "MiB");
-    section.notes.push(format!("The cache in the end: `{}`.", taken.cache));
+    section.notes.push(format!(
+        "{} reads at once; each takes about 1 MiB on its way. The cache in the end: `{}`.",
+        crate::worker::MEMORY_AT_ONCE,
+        taken.cache
+    ));
     Ok(section)
 }
 
