@@ -8,7 +8,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ const LARGEST_PART: u64 = 4;
 const WAITING_PART: u64 = 64;
 /// Names whose changes are told apart. Two that fall together forget more than they must.
 const EPOCHS: usize = 16 * 1024;
+/// Flights that nobody waits for may be so many.
+const LEAST_SWEPT: usize = 1024;
 
 /// The name of all that lies below a prefix; the prefix itself is the name of one level. No path has a
 /// control character, so no name means two things.
@@ -105,6 +107,8 @@ pub(crate) struct Cache {
     waiting: AtomicU64,
     counts: Counters,
     flights: Mutex<HashMap<Arc<str>, Flight>>,
+    /// With so many flights, those that nobody waits for go.
+    sweep: AtomicUsize,
 }
 
 impl fmt::Debug for Cache {
@@ -260,6 +264,7 @@ impl Cache {
             waiting: AtomicU64::new(0),
             counts: Counters::default(),
             flights: Mutex::default(),
+            sweep: AtomicUsize::new(LEAST_SWEPT),
         }
     }
 
@@ -282,8 +287,11 @@ impl Cache {
         }
     }
 
+    /// Names with a control character in them are about the key or the prefix that stands before it, and
+    /// change with it.
     fn slot(&self, name: &str) -> &AtomicU64 {
-        let at = self.hasher.hash_one(name) as usize % EPOCHS;
+        let of = name.bytes().position(|byte| byte < b' ').map_or(name, |at| &name[..at]);
+        let at = self.hasher.hash_one(of) as usize % EPOCHS;
         &self.epochs[at]
     }
 
@@ -361,6 +369,11 @@ impl Cache {
         // Allocators round up and leave gaps: what is held takes a fifth more, as measured.
         let weight = bytes + bytes / 5 + name.len() as u64 + ENTRY_BYTES;
         if self.budget == 0 || bytes > self.largest() || epoch != self.epoch(name) {
+            return;
+        }
+        // What was asked for later is newer, whichever comes first.
+        let newer = |kept: Arc<Inner>| kept.epoch == epoch && kept.since > since;
+        if self.kept.get(name).and_then(|kept| kept.0.upgrade()).is_some_and(newer) {
             return;
         }
         let name: Arc<str> = name.into();
@@ -461,13 +474,17 @@ impl Cache {
             && flight.epoch == epoch
             && flight.started.elapsed() < bound
             && let Some(landing) = flight.landing.upgrade()
+            // Its failure was told to those who waited; whoever comes now asks anew.
+            && landing.peek().is_none_or(Result::is_ok)
         {
             self.counts.joined.fetch_add(1, Ordering::Relaxed);
             return (landing, None);
         }
         // Those that nobody waits for go when there are many.
-        if flights.len() >= 1024 {
+        if flights.len() >= self.sweep.load(Ordering::Relaxed) {
             flights.retain(|_, flight| flight.landing.upgrade().is_some());
+            // So that each is looked at once or twice, however many there are.
+            self.sweep.store((2 * flights.len()).max(LEAST_SWEPT), Ordering::Relaxed);
         }
         self.counts.misses.fetch_add(1, Ordering::Relaxed);
         let asked = ask();

@@ -25,11 +25,11 @@ use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
 use tokio::sync::OnceCell;
-use tracing::instrument;
+use tracing::{Instrument, instrument};
 
 pub(crate) use self::body::Body;
 use self::failure::Failure;
-use self::gate::{Gate, Turn};
+use self::gate::Gate;
 pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
 use self::intercept::{Counters, ServerClock};
@@ -102,6 +102,15 @@ struct Paces {
 
 /// A request that may be sent more than once.
 type Sending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// Objects that are being changed.
 struct Changing<'k> {
@@ -312,21 +321,50 @@ impl Store {
         failure.into().into_error(&self.name, self.endpoint.as_deref())
     }
 
-    /// Waits until a request may be sent.
-    async fn turn(&self) -> Turn {
-        self.gate.turn(&self.tenant).await
+    /// Sends something when it is this tenant's turn.
+    ///
+    /// In a task of its own: a caller may leave its future alone for a while, as a stream of many does between
+    /// two items. Were the turn in that future, others would wait for it, and the caller itself for ever.
+    async fn gated<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
+        let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
+        let work = async move {
+            let _turn = gate.turn(&tenant).await;
+            work.await
+        };
+        let mut task = AbortOnDrop(tokio::spawn(work.in_current_span()));
+        match (&mut task.0).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is about to end.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Sends a request that only reads. One that is much slower than others is given up and sent again.
     async fn prompt<T, E>(
         &self,
-        pace: impl FnOnce(&Paces) -> &Pace,
-        send: impl Fn() -> Sending<T, E>,
+        pace: fn(&Paces) -> &Pace,
+        send: impl Fn(&Bucket) -> Sending<T, E> + Send + Sync + 'static,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let bucket = self.bucket.clone();
+        self.gated(async move { bucket.prompt(pace, || send(&bucket)).await }).await
+    }
+}
+
+impl Bucket {
+    async fn prompt<T, E>(
+        &self,
+        pace: fn(&Paces) -> &Pace,
+        send: impl Fn() -> Sending<T, E> + Send + Sync,
     ) -> Result<T, Failure>
     where
         Failure: From<E>,
     {
-        let _turn = self.turn().await;
         let pace = self.paces.as_ref().map(pace);
         let (began, patience) = (Instant::now(), self.operation_patience);
         let limit = pace.and_then(Pace::limit).filter(|limit| *limit < patience);
@@ -350,7 +388,9 @@ impl Store {
             Err(_) => Err(Failure::timed_out()),
         }
     }
+}
 
+impl Store {
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
     pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
         Ok(self.look(key).await?.map(|seen| seen.meta))
@@ -385,12 +425,13 @@ impl Store {
         start_after: Option<String>,
         token: Option<String>,
     ) -> Result<ListPage> {
-        let send = || -> Sending<_, _> {
-            let request = self
+        let prefix = prefix.as_str().to_owned();
+        let send = move |bucket: &Bucket| -> Sending<_, _> {
+            let request = bucket
                 .client
                 .list_objects_v2()
-                .bucket(&self.name)
-                .prefix(prefix.as_str())
+                .bucket(&bucket.name)
+                .prefix(&prefix)
                 .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
                 // One control character in one key would break the XML of the whole page.
                 .encoding_type(EncodingType::Url)
@@ -464,11 +505,12 @@ impl Store {
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
         // Boxed: callers would carry some kilobytes.
-        let send = || -> Sending<_, _> {
-            let request = self
+        let key = key.clone();
+        let send = move |bucket: &Bucket| -> Sending<_, _> {
+            let request = bucket
                 .reader
                 .get_object()
-                .bucket(&self.name)
+                .bucket(&bucket.name)
                 .key(key.as_str())
                 .set_range(range.header())
                 .set_if_match(if_match.clone())

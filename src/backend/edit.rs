@@ -237,6 +237,7 @@ impl S3Backend {
                     body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
                     content = Some(bytes);
                 }
+                self.saw(key, &meta);
                 Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
             }
             _ => Ok(None),
@@ -257,7 +258,7 @@ impl S3Backend {
             Location::Inside { directory, .. } => self.is_directory(&directory).await,
             _ => Ok(false),
         };
-        match self.stat(path).await {
+        match self.fresh().stat(path).await {
             Ok(entry) if entry.is_directory() => is_directory(path),
             Ok(entry) => match directory().await {
                 Ok(true) => is_directory(path),

@@ -14,7 +14,7 @@ use super::read::{ATTEMPTS, BYTES_ASKED, RANGES, changed_while_read};
 use super::union::{Found, Union};
 use crate::cache::{Cache, Kept, Lookup};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Directory, Location, ObjectKey};
+use crate::mount::{Directory, Location, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text::{self, Binary, HEAD_BYTES, LineWindow};
@@ -270,6 +270,15 @@ impl S3Backend {
         Ok(fact)
     }
 
+    /// A change found this version of a file: if another one was known, it is forgotten.
+    pub(super) fn saw(&self, key: &WritableKey, meta: &Meta) {
+        let known = self.cache().recall::<Fact>(key.as_str());
+        let same = |fact: &Fact| matches!(fact, Fact::File(file) if file.key == *key.key() && same_version(&file.meta, meta));
+        if known.is_some_and(|kept| !same(&kept.value)) {
+            self.cache().changed_object(key.as_str());
+        }
+    }
+
     pub(super) fn keep_fact(&self, key: &str, asked: (crate::cache::Epoch, Instant), fact: Fact) {
         let weight = fact.weight();
         let owner = self.store.tenant().owner_of(key);
@@ -487,10 +496,11 @@ impl S3Backend {
     }
 }
 
-/// Readers of text and of bytes wait for each other: most text is its bytes. What `stat` asks is less.
+/// Each wants something else, and may fail for another reason: all bytes may be too many where a window is not.
 fn flight(key: &str, want: Want) -> String {
     match want {
-        Want::Text | Want::Bytes => key.to_owned(),
+        Want::Text => key.to_owned(),
+        Want::Bytes => format!("{key}\u{4}"),
         Want::Meta => format!("{key}\u{1}"),
     }
 }

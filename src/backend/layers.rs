@@ -16,7 +16,7 @@ use crate::cache::{Epoch, Kept, Lookup};
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, IndexedCategory, IndexedFile, IndexedSkill, MAX_BYTES};
-use crate::mount::{Directory, Location, Mounts, ObjectKey, Tenant};
+use crate::mount::{Directory, Location, MAX_KEY_BYTES, Mounts, ObjectKey, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{ByteRange, Expect, Fetched, Listed, Lister, Meta};
 
@@ -123,9 +123,10 @@ impl Layer {
             && self.listing.descriptions().all(described)
     }
 
-    fn weight(&self) -> u64 {
-        // The index is weighed where it is kept for itself.
-        self.listing.weight() + 200
+    fn weight(&self, below: &str) -> u64 {
+        // The index is kept for itself, too; but a library that is known keeps it alive.
+        let index = if below.is_empty() { self.index().map_or(0, Index::weight) } else { 0 };
+        self.listing.weight() + index + 200
     }
 }
 
@@ -177,6 +178,10 @@ impl S3Backend {
     pub(super) fn known_union_of(&self, path: &VirtualPath) -> Option<Arc<Union>> {
         // A session without libraries has no such listing.
         if path.segments().next() != Some("skills") || self.layers.len() <= 2 {
+            return None;
+        }
+        // What no key can be is refused, not looked for. No prefix has half of the bytes of a key.
+        if path.as_str().len() > MAX_KEY_BYTES / 2 && self.mounts.resolve(path).is_err() {
             return None;
         }
         // What lies below the first name tells about all but that name itself.
@@ -292,7 +297,8 @@ impl S3Backend {
             let epoch = backend.cache().epoch(scope.top.prefix().as_str());
             let kept = backend.cache().epoch(&key);
             let layer = backend.find_layer(&scope, prior.as_deref()).await?;
-            let weight = layer.weight();
+            let below = scope.directory.prefix().as_str().strip_prefix(scope.top.prefix().as_str());
+            let weight = layer.weight(below.unwrap_or_default());
             let owner = backend.store.tenant().owner_of(scope.top.prefix().as_str());
             let at = Arc::new(LayerAt { layer, since, epoch });
             backend.cache().keep(&key, &owner, (kept, since), at.clone(), weight);
@@ -305,7 +311,7 @@ impl S3Backend {
         let top = scope.top.prefix().as_str();
         let below = scope.directory.prefix().as_str().strip_prefix(top).unwrap_or_default().to_owned();
         // Known from before the listing begins.
-        let known = self.recall_index(scope);
+        let known = self.recall_index(scope).or_else(|| prior.and_then(|prior| prior.layer.index.clone()));
         let listed = async {
             match &known {
                 // Its keys tell where to cut: all pages at once.
@@ -430,8 +436,13 @@ impl S3Backend {
             Ok(Fetched::Found { meta, body, .. }) => (meta, body),
             Ok(Fetched::Unchanged) => return Ok(known),
             Ok(Fetched::Missing | Fetched::BehindTheEnd | Fetched::Changed) => return Ok(None),
-            // A session may be allowed to see its skills and not what lies beside them.
-            Err(error) if error.kind() == ErrorKind::Denied => return Ok(None),
+            // A session may be allowed to see its skills and not what lies beside them; and whatever else is
+            // wrong with this one object, the library does without it. When the storage is out of reach, the
+            // listing says so.
+            Err(error) if !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Throttled) => {
+                tracing::warn!(key = key.as_str(), "the catalogue index cannot be read: {error}");
+                return Ok(None);
+            }
             Err(error) => return Err(during(error, scope)),
         };
         let Some(etag) = meta.etag else { return Ok(None) };

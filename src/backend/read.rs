@@ -211,20 +211,14 @@ impl S3Backend {
             return self.text_of(&path, &fact, window).await;
         }
         let mut retries = Retries::default();
+        let mut backend = self.clone();
         loop {
-            let read = self.read_text_once(&path, window).await;
+            let read = backend.read_text_once(&path, window).await;
             if !retries.again(&read) {
                 return read;
             }
-            // It is another file now: what was known of it is of no use.
-            self.forget(&path);
-        }
-    }
-
-    /// What is remembered of a path is not to be answered with any more.
-    pub(super) fn forget(&self, path: &VirtualPath) {
-        if let Some(key) = self.mounts.plain_key(path) {
-            self.cache().changed(&key);
+            // It is another file now: what was known of it, or of the listing that it stands in, is of no use.
+            backend.fresh = true;
         }
     }
 

@@ -374,7 +374,8 @@ impl S3Backend {
 
     /// The same where several libraries lie behind `/skills`.
     async fn layered_source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
-        let union = self.union_around(from).await?;
+        // What is copied is what is there now.
+        let union = self.fresh().union_around(from).await?;
         let key_of = |path: &VirtualPath, layer: usize| match self.mounts.resolve_layer(path, layer)? {
             Location::Inside { key, .. } => Ok(key),
             _ => Err(Self::not_found(path)),

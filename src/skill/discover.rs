@@ -1,7 +1,8 @@
 //! Discovery: one flat listing a layer, then the heads of the skill files, many at once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -56,7 +57,9 @@ struct KeptDescription {
 /// What was made of one listing.
 #[derive(Debug)]
 struct Catalogue {
-    union: Arc<Union>,
+    /// It does not keep the listing: that is weighed for itself, and may be gone. While this is here, no
+    /// other listing has its address.
+    union: Weak<Union>,
     library: SkillLibrary,
 }
 
@@ -147,7 +150,7 @@ impl S3Backend {
     ) -> Result<SkillLibrary> {
         let name = format!("{}\u{5}{}", self.libraries_name(), category.unwrap_or_default());
         if let Some(kept) = self.cache().recall::<Catalogue>(&name)
-            && Arc::ptr_eq(&kept.value.union, union)
+            && std::ptr::eq(kept.value.union.as_ptr(), Arc::as_ptr(union))
         {
             return Ok(kept.value.library.clone());
         }
@@ -157,10 +160,14 @@ impl S3Backend {
         // It belongs to this listing, and whoever has the same may wait for it.
         let flight = format!("{name}\u{5}{:p}", Arc::as_ptr(&union));
         let ask = move || async move {
-            let library = backend.read_library(&union, category.as_deref(), last).await?;
+            let failed = AtomicBool::new(false);
+            let library = backend.read_library(&union, category.as_deref(), last, &failed).await?;
             let weight = library.weight();
-            let made = Arc::new(Catalogue { union, library });
-            backend.cache().keep(&name, backend.tenant(), asked, made.clone(), weight);
+            let made = Arc::new(Catalogue { union: Arc::downgrade(&union), library });
+            // Where something could not be read, whoever asks later tries again.
+            if !failed.into_inner() {
+                backend.cache().keep(&name, backend.tenant(), asked, made.clone(), weight);
+            }
             Ok(made)
         };
         let made: Arc<Catalogue> = self.cache().once(&flight, Duration::MAX, ask).await?;
@@ -172,16 +179,17 @@ impl S3Backend {
         union: &Arc<Union>,
         category: Option<&str>,
         last: bool,
+        failed: &AtomicBool,
     ) -> Result<SkillLibrary> {
         let Selection { skills, mut diagnostics } = self.select(union, category);
         let known = self.known_skills(union, &skills).await?;
-        let categories = self.categories(union, &skills, category, last);
+        let categories = self.categories(union, &skills, category, last, failed);
         // Made at once: a closure inside the stream would tie the future to this thread.
         let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
         let heads: Vec<_> = unknown
             .enumerate()
             .map(|(number, ((path, place), _))| async move {
-                Ok::<_, Error>((number, self.head_of(union, path, place, last).await?))
+                Ok::<_, Error>((number, self.head_of(union, path, place, last, failed).await?))
             })
             .collect();
         // Whichever is first: one that is slow does not hold up the others.
@@ -338,7 +346,14 @@ impl S3Backend {
     }
 
     /// Reads the head of one skill's file.
-    async fn head_of(&self, union: &Union, path: &str, place: &SkillPlace, last: bool) -> Result<Outcome> {
+    async fn head_of(
+        &self,
+        union: &Union,
+        path: &str,
+        place: &SkillPlace,
+        last: bool,
+        failed: &AtomicBool,
+    ) -> Result<Outcome> {
         let Some(found) = Found::new(union, path, place) else { return Ok(Err(Vec::new())) };
         let size = found.meta.size;
         let mut wanted = FIRST_BYTES;
@@ -352,6 +367,7 @@ impl S3Backend {
                         Ok(bytes) => bytes,
                         Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
                         Err(error) if is_about_one_file(&error) => {
+                            failed.store(true, Ordering::Relaxed);
                             return Ok(Err(vec![found.unreadable(&error)]));
                         }
                         Err(error) => return Err(error),
@@ -407,6 +423,7 @@ impl S3Backend {
         skills: &[(&str, &SkillPlace)],
         within: Option<&str>,
         last: bool,
+        failed: &AtomicBool,
     ) -> Result<Vec<Category>> {
         let mut paths: BTreeSet<&str> = BTreeSet::new();
         for (skill, _) in skills {
@@ -418,7 +435,7 @@ impl S3Backend {
             let description = match (union.indexed_category(path), union.file(&file)) {
                 (Some(indexed), _) => indexed.description.clone(),
                 (None, Some(found)) if found.meta.size > 0 => {
-                    self.description(&file, found.layer, &found.meta, last).await?
+                    self.description(&file, found.layer, &found.meta, last, failed).await?
                 }
                 _ => None,
             };
@@ -429,7 +446,14 @@ impl S3Backend {
     }
 
     /// What a category's `DESCRIPTION.md` says.
-    async fn description(&self, file: &str, layer: usize, meta: &Meta, last: bool) -> Result<Option<String>> {
+    async fn description(
+        &self,
+        file: &str,
+        layer: usize,
+        meta: &Meta,
+        last: bool,
+        failed: &AtomicBool,
+    ) -> Result<Option<String>> {
         let location = VirtualPath::parse(&format!("/skills/{file}"))?;
         let name = self.name_in_layer(&location, layer).map(|key| format!("{key}\u{6}"));
         if let Some(kept) = name.as_ref().and_then(|name| self.cache().recall::<KeptDescription>(name))
@@ -441,7 +465,10 @@ impl S3Backend {
         let bytes = match self.read_listed(&location, layer, meta, FIRST_BYTES.min(meta.size)).await {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
-            Err(error) if is_about_one_file(&error) => return Ok(None),
+            Err(error) if is_about_one_file(&error) => {
+                failed.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
             Err(error) => return Err(error),
         };
         let description = read_description(&bytes, bytes.len() as u64 >= meta.size);

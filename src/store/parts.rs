@@ -130,9 +130,10 @@ impl Store {
         let kept = properties.clone();
         let metadata = kept.history.put_into(&kept.metadata);
         let (client, bucket, name) = (self.client.clone(), self.name.clone(), key.as_str().to_owned());
-        let _turn = self.turn().await;
+        let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
         // A task of its own: were it dropped between request and answer, nobody would know the id.
         let started = tokio::spawn(async move {
+            let _turn = gate.turn(&tenant).await;
             let request = client
                 .create_multipart_upload()
                 .bucket(&bucket)
@@ -170,7 +171,6 @@ impl Store {
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
         let mut failures = 0;
         loop {
-            let turn = self.turn().await;
             let sent = match source {
                 PartSource::Bytes(bytes) => {
                     let request = self
@@ -182,7 +182,8 @@ impl Store {
                         .part_number(number)
                         .body(ByteStream::from(bytes.clone()));
                     let patience = self.upload_patience(bytes.len() as u64);
-                    match tokio::time::timeout(patience, Box::pin(request.send())).await {
+                    let send = Box::pin(request.send());
+                    match self.gated(async move { tokio::time::timeout(patience, send).await }).await {
                         Ok(sent) => sent.map(|part| part.e_tag).map_err(Failure::from),
                         Err(_) => Err(Failure::timed_out()),
                     }
@@ -199,7 +200,8 @@ impl Store {
                         .copy_source_if_match(etag_header(etag))
                         .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1));
                     let patience = self.copy_patience(range.end - range.start);
-                    match tokio::time::timeout(patience, Box::pin(request.send())).await {
+                    let send = Box::pin(request.send());
+                    match self.gated(async move { tokio::time::timeout(patience, send).await }).await {
                         Ok(sent) => sent
                             .map(|part| part.copy_part_result.and_then(|result| result.e_tag))
                             .map_err(Failure::from),
@@ -207,7 +209,6 @@ impl Store {
                     }
                 }
             };
-            drop(turn);
             let failure = match sent {
                 Ok(etag) => {
                     return etag.ok_or_else(|| corrupt("the storage took a part and gave no ETag for it"));

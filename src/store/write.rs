@@ -14,7 +14,7 @@ use tracing::instrument;
 
 use super::failure::{Failure, Outcome};
 use super::history::{History, WriteId};
-use super::{Meta, Sending, Store, etag_header, etag_token};
+use super::{Bucket, Meta, Sending, Store, etag_header, etag_token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -148,8 +148,9 @@ impl Store {
     /// What is there, with its properties. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let send = || -> Sending<_, _> {
-            Box::pin(self.reader.head_object().bucket(&self.name).key(key.as_str()).send())
+        let key = key.clone();
+        let send = move |bucket: &Bucket| -> Sending<_, _> {
+            Box::pin(bucket.reader.head_object().bucket(&bucket.name).key(key.as_str()).send())
         };
         match Box::pin(self.prompt(|paces| &paces.head, send)).await {
             Ok(head) => {
@@ -253,7 +254,6 @@ impl Store {
     }
 
     async fn attempt(&self, write: &Write<'_>, condition: &Condition) -> Attempt {
-        let _turn = self.turn().await;
         let Properties {
             content_type,
             content_encoding,
@@ -282,7 +282,7 @@ impl Store {
                     .set_metadata(metadata)
                     .body(ByteStream::from(bytes.clone()));
                 let patience = self.upload_patience(bytes.len() as u64);
-                in_time(patience, Box::pin(request.send()), |put| put.e_tag).await
+                self.in_time(patience, Box::pin(request.send()), |put| put.e_tag).await
             }
             Payload::CopyOf { source, etag, size } => {
                 let request = self
@@ -301,7 +301,7 @@ impl Store {
                     .set_content_disposition(content_disposition)
                     .set_cache_control(cache_control)
                     .set_metadata(metadata);
-                in_time(self.copy_patience(*size), Box::pin(request.send()), |copy| {
+                self.in_time(self.copy_patience(*size), Box::pin(request.send()), |copy| {
                     copy.copy_object_result?.e_tag
                 })
                 .await
@@ -321,9 +321,29 @@ impl Store {
                     .set_if_match(condition.if_match())
                     .set_if_none_match(condition.if_none_match())
                     .multipart_upload(parts.build());
-                in_time(self.attempt_patience + PUTTING_TOGETHER, Box::pin(request.send()), |done| done.e_tag)
-                    .await
+                let patience = self.attempt_patience + PUTTING_TOGETHER;
+                self.in_time(patience, Box::pin(request.send()), |done| done.e_tag).await
             }
+        }
+    }
+
+    /// Sends a request once, when it is this tenant's turn, and waits for so long.
+    async fn in_time<T, E>(
+        &self,
+        patience: Duration,
+        // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
+        request: Pin<Box<impl Future<Output = Result<T, E>> + Send + 'static>>,
+        etag: impl FnOnce(T) -> Option<String>,
+    ) -> Attempt
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        match self.gated(async move { tokio::time::timeout(patience, request).await }).await {
+            Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
+            Ok(Err(error)) => Attempt::Failed(error.into()),
+            Err(_) => Attempt::Failed(Failure::timed_out()),
         }
     }
 
@@ -373,12 +393,11 @@ impl Store {
                 .bucket(&self.name)
                 .key(key.as_str())
                 .set_if_match(conditional.supported.then(|| etag_header(etag)));
-            let turn = self.turn().await;
-            let failure = match in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await {
+            let sent = self.in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await;
+            let failure = match sent {
                 Attempt::Done(_) => return Ok(true),
                 Attempt::Failed(failure) => failure,
             };
-            drop(turn);
             if conditional.supported && failure.is_not_implemented() {
                 self.forget_conditional_deletes();
                 continue;
@@ -414,8 +433,7 @@ impl Store {
         let internal = |e| Error::new(ErrorKind::Internal, "the request could not be built").with_source(e);
         let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(internal)?;
         let request = self.client.delete_objects().bucket(&self.name).delete(delete);
-        let _turn = self.turn().await;
-        let done = Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
+        let done = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
         let errors = done.errors.unwrap_or_default();
         Ok(errors.first().map(|first| {
             let failure =
@@ -428,8 +446,7 @@ impl Store {
     pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
         let _changing = self.changing([key]);
         let request = self.client.delete_object().bucket(&self.name).key(key.as_str());
-        let _turn = self.turn().await;
-        Box::pin(request.send()).await.map_err(|error| self.fail(error))?;
+        self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
 
@@ -446,9 +463,7 @@ impl Store {
                 .key(probe.as_str())
                 .if_match("\"00000000000000000000000000000000\"")
                 .body(ByteStream::from_static(b""));
-            let turn = self.turn().await;
-            let sent = in_time(self.attempt_patience, Box::pin(request.send()), |put| put.e_tag).await;
-            drop(turn);
+            let sent = self.in_time(self.attempt_patience, Box::pin(request.send()), |put| put.e_tag).await;
             let failure = match sent {
                 Attempt::Done(_) => {
                     self.delete(probe).await?;
@@ -486,22 +501,6 @@ pub(crate) async fn pause(failures: u32) {
 
 fn not_told() -> Error {
     Error::new(ErrorKind::Conflict, "it was changed meanwhile")
-}
-
-async fn in_time<T, E>(
-    patience: Duration,
-    // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
-    request: Pin<Box<impl Future<Output = Result<T, E>>>>,
-    etag: impl FnOnce(T) -> Option<String>,
-) -> Attempt
-where
-    Failure: From<E>,
-{
-    match tokio::time::timeout(patience, request).await {
-        Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
-        Ok(Err(error)) => Attempt::Failed(error.into()),
-        Err(_) => Attempt::Failed(Failure::timed_out()),
-    }
 }
 
 fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: Option<SystemTime>) -> Verdict {

@@ -466,3 +466,100 @@ async fn tenants_take_turns_on_the_wire() {
     }
     assert!(wire.most_at_once() <= 9, "{} at once", wire.most_at_once());
 }
+
+/// A search whose reader does something else between two files holds nothing that others wait for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_that_is_left_alone_holds_up_nobody() {
+    use futures_util::TryStreamExt;
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let objects = (0..60).map(|i| (format!("threads/1/{i:02}.md"), "text".into()));
+    embedded.put_all(&bucket.name, objects).await.unwrap();
+    let wire =
+        Wire::start(Some(&bucket.endpoint), |_, _| Reply::ForwardAfter(Duration::from_millis(20))).await;
+    let fs = bucket.with(&wire.endpoint, |settings| settings.max_requests_per_tenant = 4).await;
+    let s = open(&fs);
+    let mut found = s.grep_stream(&Grep::new("text"));
+    let mut files = 0;
+    while let Some(file) = found.try_next().await.unwrap() {
+        files += 1;
+        let read = tokio::time::timeout(Duration::from_secs(60), s.read_bytes(&file.path, ..2)).await;
+        assert_eq!(read.expect("it waits for its own search").unwrap().bytes, "te");
+    }
+    assert_eq!(files, 60);
+    // Writes that are begun and left alone, the same.
+    let writes: Vec<_> = (0..20).map(|i| Box::pin(s.write(format!("new-{i}.md"), "x"))).collect();
+    let mut writes = join_all(writes);
+    tokio::select! {
+        biased;
+        _ = &mut writes => panic!("20 writes in no time"),
+        () = std::future::ready(()) => {}
+    }
+    let read = tokio::time::timeout(Duration::from_secs(60), s.read("00.md")).await;
+    assert!(read.is_ok());
+    assert!(writes.await.iter().all(Result::is_ok));
+}
+
+/// A question about a name that is on its way while the name is written is not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_stat_does_not_hide_what_was_written() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let first = AtomicUsize::new(0);
+    let (answered, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let (told, wait) = (answered.clone(), go.clone());
+    let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
+        if request.operation() == "HEAD" && first.fetch_add(1, Ordering::SeqCst) == 0 {
+            let (told, wait) = (told.clone(), wait.clone());
+            return Reply::ForwardHook(crate::support::wire::Hook(Arc::new(move || {
+                let (told, wait) = (told.clone(), wait.clone());
+                Box::pin(async move {
+                    told.notify_one();
+                    wait.notified().await;
+                })
+            })));
+        }
+        Reply::Forward
+    })
+    .await;
+    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let asker = open(&fs);
+    let asking = tokio::spawn(async move { asker.exists("a.md").await });
+    answered.notified().await;
+    open(&fs).write("a.md", "new").await.unwrap();
+    let seen = tokio::time::timeout(Duration::from_secs(60), open(&fs).exists("a.md")).await;
+    assert!(seen.expect("it waits for the old answer").unwrap());
+    go.notify_one();
+    assert!(!asking.await.unwrap().unwrap());
+    assert!(open(&fs).exists("a.md").await.unwrap());
+}
+
+/// What could not be read is not remembered as unreadable.
+#[tokio::test]
+async fn a_skill_that_could_not_be_read_is_tried_again() {
+    let (bucket, _, _) = counted(&[("u1/skills/c/a/SKILL.md", &skill("a"))]).await;
+    let broken = Arc::new(AtomicBool::new(true));
+    let down = broken.clone();
+    let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
+        match request.target.contains("SKILL.md") && down.load(Ordering::SeqCst) {
+            true => Reply::error(403, "AccessDenied"),
+            false => Reply::Forward,
+        }
+    })
+    .await;
+    let s = open(&bucket.with(&wire.endpoint, remembering).await);
+    assert_eq!(s.skills(None).await.unwrap().diagnostics()[0].code, "unreadable");
+    broken.store(false, Ordering::SeqCst);
+    assert_eq!(s.skills(None).await.unwrap().list().len(), 1);
+}
+
+/// An edit that meets another version than the known one makes the known one forgotten.
+#[tokio::test]
+async fn what_an_edit_meets_is_what_is_read_next() {
+    let (bucket, _, fs) = counted(&[("threads/1/a.md", "old text")]).await;
+    let s = open(&fs);
+    assert_eq!(text(&s, "a.md").await.unwrap(), "old text");
+    bucket.put("threads/1/a.md", "new text").await;
+    assert_eq!(s.edit("a.md", "old", "x").await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(text(&s, "a.md").await.unwrap(), "new text");
+}
