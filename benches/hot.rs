@@ -2,6 +2,8 @@
 //!
 //! Everything is in memory by then; what the network costs, `bench/` measures.
 
+#![allow(clippy::expect_used, reason = "without a session there is nothing to measure")]
+
 use std::hint::black_box;
 use std::time::Duration;
 

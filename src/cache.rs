@@ -24,7 +24,7 @@ use crate::mount::Tenant;
 /// What an entry takes besides its name and its value.
 const ENTRY_BYTES: u64 = 500;
 /// Nothing takes more than this part of the budget.
-const LARGEST_PART: u64 = 4;
+const LARGEST_PART: u64 = 2;
 /// moka lets go of what is too much in batches; so much of the budget may wait for it.
 const WAITING_PART: u64 = 64;
 /// Names whose changes are told apart. Two that fall together forget more than they must.
@@ -270,7 +270,8 @@ impl Cache {
 
     /// The largest value that is kept, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        (self.budget / LARGEST_PART).saturating_sub(ENTRY_BYTES)
+        // As weighed: see `keep`.
+        (self.budget / LARGEST_PART).saturating_sub(ENTRY_BYTES) / 6 * 5
     }
 
     pub(crate) fn counts(&self) -> CacheCounts {

@@ -49,7 +49,7 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// How often a request is sent at most, the first time included. Default 3.
     pub max_attempts: u32,
-    /// How many requests may be under way at once. Default 256.
+    /// How many requests may wait for their answer at once; bodies that are read are not counted. Default 256.
     pub max_requests: usize,
     /// How many of them for one tenant; those of different tenants take turns. Default 80: with
     /// answers in 20 ms that is 4,000 a second, and S3 gives 5,500 for one prefix.

@@ -18,6 +18,9 @@ pub(crate) const MAX_BYTES: u64 = 64 * 1024 * 1024;
 /// not make it two.
 const KEYS_A_CUT: usize = 900;
 
+/// A longer path is no place to cut at: with its prefix it could be longer than any key.
+const MAX_CUT_BYTES: usize = 700;
+
 /// What is in a library. Paths are relative to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Index {
@@ -97,6 +100,12 @@ impl Index {
             return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
         }
         let mut index: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+        let of_skills = index.skills.values().flat_map(|skill| skill.files.values());
+        let mut files = of_skills.chain(index.categories.values().map(|category| &category.file));
+        let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if files.any(|file| !is_digest(&file.sha256)) {
+            return Err("it names a digest that is none".to_owned());
+        }
         index.cuts = index.cut();
         Ok(index)
     }
@@ -111,6 +120,8 @@ impl Index {
             keys.extend(skill.files.keys().map(|file| format!("{path}/{file}")));
         }
         keys.extend(self.categories.keys().map(|path| format!("{path}/DESCRIPTION.md")));
+        // What no key can be is no place to cut at.
+        keys.retain(|key| key.len() <= MAX_CUT_BYTES && !key.chars().any(char::is_control));
         keys.sort_unstable();
         keys.into_iter().skip(KEYS_A_CUT - 1).step_by(KEYS_A_CUT).collect()
     }

@@ -326,7 +326,17 @@ impl Store {
     /// In a task of its own: a caller may leave its future alone for a while, as a stream of many does between
     /// two items. Were the turn in that future, others would wait for it, and the caller itself for ever.
     async fn gated<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
-        let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
+        self.gated_for(self.tenant.clone(), work).await
+    }
+
+    /// The same on behalf of another: what lies in a shared library is asked for on the library's behalf, because
+    /// others wait for the same answer, and must not stand in one tenant's queue.
+    async fn gated_for<T: Send + 'static>(
+        &self,
+        tenant: Tenant,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let gate = self.gate.clone();
         let work = async move {
             let _turn = gate.turn(&tenant).await;
             work.await
@@ -343,6 +353,7 @@ impl Store {
     /// Sends a request that only reads. One that is much slower than others is given up and sent again.
     async fn prompt<T, E>(
         &self,
+        key: &str,
         pace: fn(&Paces) -> &Pace,
         send: impl Fn(&Bucket) -> Sending<T, E> + Send + Sync + 'static,
     ) -> Result<T, Failure>
@@ -352,7 +363,8 @@ impl Store {
         E: Send + 'static,
     {
         let bucket = self.bucket.clone();
-        self.gated(async move { bucket.prompt(pace, || send(&bucket)).await }).await
+        let tenant = self.tenant.owner_of(key);
+        self.gated_for(tenant, async move { bucket.prompt(pace, || send(&bucket)).await }).await
     }
 }
 
@@ -426,6 +438,7 @@ impl Store {
         token: Option<String>,
     ) -> Result<ListPage> {
         let prefix = prefix.as_str().to_owned();
+        let listed = prefix.clone();
         let send = move |bucket: &Bucket| -> Sending<_, _> {
             let request = bucket
                 .client
@@ -440,8 +453,9 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
-        let page =
-            Box::pin(self.prompt(|paces| &paces.list, send)).await.map_err(|error| self.fail(error))?;
+        let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send))
+            .await
+            .map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::new();
@@ -505,7 +519,7 @@ impl Store {
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
         // Boxed: callers would carry some kilobytes.
-        let key = key.clone();
+        let (name, key) = (key.as_str().to_owned(), key.clone());
         let send = move |bucket: &Bucket| -> Sending<_, _> {
             let request = bucket
                 .reader
@@ -517,7 +531,7 @@ impl Store {
                 .set_if_none_match(if_none_match.clone());
             Box::pin(request.send())
         };
-        Box::pin(self.prompt(|paces| &paces.get, send)).await
+        Box::pin(self.prompt(&name, |paces| &paces.get, send)).await
     }
 
     fn received(

@@ -123,10 +123,9 @@ impl Layer {
             && self.listing.descriptions().all(described)
     }
 
-    fn weight(&self, below: &str) -> u64 {
-        // The index is kept for itself, too; but a library that is known keeps it alive.
-        let index = if below.is_empty() { self.index().map_or(0, Index::weight) } else { 0 };
-        self.listing.weight() + index + 200
+    fn weight(&self) -> u64 {
+        // The index is kept for itself, too; but what holds it keeps it alive.
+        self.listing.weight() + self.index().map_or(0, Index::weight) + 200
     }
 }
 
@@ -255,7 +254,8 @@ impl S3Backend {
             Some(kept) => kept.value.union.clone(),
             None => Arc::new(Union::of(&layers)),
         };
-        let weight = union.weight();
+        // It keeps its layers alive, whoever else lets go of them.
+        let weight = union.weight() + layers.iter().map(|layer| layer.weight()).sum::<u64>();
         let at = Arc::new(UnionAt { union, layers, epochs });
         self.cache().keep(&name, self.store.tenant(), (epoch, since), at.clone(), weight);
         Ok(at)
@@ -297,8 +297,7 @@ impl S3Backend {
             let epoch = backend.cache().epoch(scope.top.prefix().as_str());
             let kept = backend.cache().epoch(&key);
             let layer = backend.find_layer(&scope, prior.as_deref()).await?;
-            let below = scope.directory.prefix().as_str().strip_prefix(scope.top.prefix().as_str());
-            let weight = layer.weight(below.unwrap_or_default());
+            let weight = layer.weight();
             let owner = backend.store.tenant().owner_of(scope.top.prefix().as_str());
             let at = Arc::new(LayerAt { layer, since, epoch });
             backend.cache().keep(&key, &owner, (kept, since), at.clone(), weight);
@@ -418,6 +417,7 @@ impl S3Backend {
             match self.ask_index_once(scope, known.clone()).await {
                 // Written while it was being read.
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < ROUNDS => tries += 1,
+                Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
                 done => return done,
             }
         }
@@ -450,8 +450,15 @@ impl S3Backend {
             Err(format!("it has {} bytes, and {MAX_BYTES} are read", meta.size))
         } else {
             let mut bytes = Vec::new();
-            body.collect(self.store(), &mut bytes).await.map_err(|e| during(e, scope))?;
-            parse(bytes).await
+            match body.collect(self.store(), &mut bytes).await {
+                Ok(()) => parse(bytes).await,
+                Err(error) if error.kind() == ErrorKind::Conflict => return Err(during(error, scope)),
+                // Without it the library is read all the same.
+                Err(error) => {
+                    tracing::warn!(key = key.as_str(), "the catalogue index cannot be read: {error}");
+                    return Ok(None);
+                }
+            }
         };
         let index = index
             .inspect_err(|why| tracing::warn!(key = key.as_str(), "the catalogue index is of no use: {why}"))

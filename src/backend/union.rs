@@ -105,7 +105,8 @@ impl S3Backend {
         let range = ByteRange { start: 0, end: Some(bytes) };
         let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
         match self.store().get(&key, range, expect).await.map_err(|e| e.during("read", path))? {
-            Fetched::Found { mut body, .. } => {
+            // Who ignores `If-Match` must not have another version taken for this one.
+            Fetched::Found { mut body, meta: now, .. } if meta.etag.is_none() || now.etag == meta.etag => {
                 let mut content = Vec::new();
                 body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
                 Ok(content.into())

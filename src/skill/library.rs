@@ -89,19 +89,22 @@ impl SkillLibrary {
         Self { inner: Arc::new(Inner { skills, categories, diagnostics, rendered: Mutex::default() }) }
     }
 
-    /// What it takes in memory, about, without the skills that it shares with others.
+    /// What it takes in memory, about.
     pub(super) fn weight(&self) -> u64 {
         let categories = self
             .categories()
             .iter()
             .map(|category| category.path.len() + category.description.as_ref().map_or(0, String::len) + 60);
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
-        // And a catalogue or two.
-        let text = self.list().iter().map(|skill| {
-            skill.path.len() + skill.manifest.description.len() + skill.location.as_str().len() + 40
-        });
-        (self.list().len() * 8 + categories.sum::<usize>() + said.sum::<usize>() + 2 * text.sum::<usize>())
-            as u64
+        // The skills, which are kept for themselves, too; and a catalogue or two.
+        let skill = |skill: &Arc<Skill>| {
+            let text =
+                skill.path.len() + skill.manifest.description.len() + skill.location.as_str().len() + 40;
+            let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
+            3 * skill.manifest.frontmatter.len() + 2 * text + resources + 600
+        };
+        let text = self.list().iter().map(skill);
+        (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64
     }
 
     /// What was rendered before, or what is rendered now.

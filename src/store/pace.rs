@@ -76,7 +76,9 @@ impl Pace {
         self.limit.store(limit.as_micros() as u64, Ordering::Relaxed);
         if total > MOST_SAMPLES {
             for (bucket, count) in self.buckets.iter().zip(counts) {
-                bucket.fetch_sub(count / 2, Ordering::Relaxed);
+                // Two may reckon at once.
+                let half = |now: u32| Some(now.saturating_sub(count / 2));
+                let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, half);
             }
         }
     }

@@ -148,11 +148,11 @@ impl Store {
     /// What is there, with its properties. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let key = key.clone();
+        let (name, key) = (key.as_str().to_owned(), key.clone());
         let send = move |bucket: &Bucket| -> Sending<_, _> {
             Box::pin(bucket.reader.head_object().bucket(&bucket.name).key(key.as_str()).send())
         };
-        match Box::pin(self.prompt(|paces| &paces.head, send)).await {
+        match Box::pin(self.prompt(&name, |paces| &paces.head, send)).await {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();
                 let history = History::take_from(&mut metadata);

@@ -32,4 +32,5 @@ mod skill_costs;
 mod skills;
 mod specification;
 mod tenancy;
+mod together;
 mod writing;

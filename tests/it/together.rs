@@ -1,0 +1,322 @@
+//! What is remembered, where several come together: bugs that were found, and must not come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::{StreamExt, stream};
+use skillfs::embedded::Embedded;
+use skillfs::{ErrorKind, Freshness, Grep, LibraryId, S3Backend, Session, Settings, SkillFs, Window};
+use tokio::sync::Notify;
+
+use crate::skills::skill;
+use crate::support::wire::{Hook, Reply, Wire};
+use crate::support::{Bucket, session};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn remembering(settings: &mut Settings) {
+    settings.freshness = Freshness::all(HOUR);
+}
+
+fn open(fs: &SkillFs) -> S3Backend {
+    fs.session(&session("u1", "1", "k1"))
+}
+
+/// A reply that goes to the storage at once and comes back when `go` is told; `told` when it went.
+fn held(told: &Arc<Notify>, go: &Arc<Notify>) -> Reply {
+    let (told, go) = (told.clone(), go.clone());
+    Reply::ForwardHook(Hook(Arc::new(move || {
+        let (told, go) = (told.clone(), go.clone());
+        Box::pin(async move {
+            told.notify_one();
+            go.notified().await;
+        })
+    })))
+}
+
+/// Who wants a window of a long text gets the failure of one who wanted all its bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_window_does_not_fail_because_another_wanted_all_bytes() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    embedded.put(&bucket.name, "threads/1/long.txt", "line\n".repeat(100_000)).await.unwrap();
+    let first = AtomicUsize::new(0);
+    let (told, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (t, g) = (told.clone(), go.clone());
+    let wire = Wire::start(Some(&bucket.endpoint), move |_, _| match first.fetch_add(1, Ordering::SeqCst) {
+        0 => held(&t, &g),
+        _ => Reply::Forward,
+    })
+    .await;
+    let fs = bucket
+        .with(&wire.endpoint, |settings| {
+            remembering(settings);
+            settings.max_read_bytes = 100_000;
+        })
+        .await;
+    let s = open(&fs);
+    let bytes = tokio::spawn(async move { s.read_bytes("long.txt", ..).await.map(drop) });
+    told.notified().await;
+    let s = open(&fs);
+    let window =
+        tokio::spawn(async move { s.read_window("long.txt", Window { offset: 0, limit: Some(2) }).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    go.notify_one();
+    assert_eq!(bytes.await.unwrap().unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(window.await.unwrap().unwrap().content, "line\nline\n");
+}
+
+/// With two libraries, a long file that another changed cannot be read until the bound is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let long = |text: &str| format!("{text}\n").repeat(100_000);
+    embedded.put(&bucket.name, "shared/acme/skills/a/SKILL.md", skill("a")).await.unwrap();
+    embedded.put(&bucket.name, "shared/acme/skills/a/long.txt", long("old")).await.unwrap();
+    for layers in [1, 2] {
+        embedded.put(&bucket.name, "shared/acme/skills/a/long.txt", long("old")).await.unwrap();
+        let fs = bucket
+            .with(&bucket.endpoint, |settings| {
+                remembering(settings);
+                settings.max_read_bytes = 100_000;
+            })
+            .await;
+        let libraries = vec![LibraryId::parse("acme").unwrap()];
+        let who = if layers == 1 {
+            Session { libraries, ..Session::default() }
+        } else {
+            Session { libraries, ..session("u1", "1", "k1") }
+        };
+        let s = fs.session(&who);
+        s.load_skills(None).await.unwrap();
+        let window = Window { offset: 50_000, limit: Some(1) };
+        assert_eq!(s.read_window("/skills/a/long.txt", window).await.unwrap().content, "old\n");
+        bucket.put("shared/acme/skills/a/long.txt", long("new")).await;
+        for _ in 0..3 {
+            let window = Window { offset: 90_000, limit: Some(1) };
+            let read = s.read_window("/skills/a/long.txt", window).await.map(|text| text.content);
+            assert_eq!(read.map_err(|e| e.to_string()), Ok("new\n".to_owned()), "{layers} layers");
+        }
+    }
+}
+
+/// Whatever keeps an index alive is weighed with it: else it would be held without being counted.
+#[tokio::test]
+async fn what_keeps_an_index_alive_counts_it() {
+    let bucket = Bucket::embedded().await;
+    let files: Vec<String> = (0..5_000)
+        .map(|i| format!(r#""references/file-{i:05}.md":{{"size":1,"etag":"{i:032}","sha256":"{i:064}"}}"#))
+        .collect();
+    let index = format!(
+        r#"{{"format":1,"id":"x","categories":{{}},"skills":{{"old":{{"file":"SKILL.md","files":{{{}}}}}}}}}"#,
+        files.join(",")
+    );
+    bucket.put("u1/skills/a/SKILL.md", skill("a")).await;
+    bucket.put("u1/.skillfs/index.json", &index).await;
+    let fs = bucket.with(&bucket.endpoint, remembering).await;
+    open(&fs).skills(None).await.unwrap();
+    // The index, the library and the union of libraries.
+    assert!(fs.cache().bytes > 3 * index.len() as u64, "{:?}, and the index has {}", fs.cache(), index.len());
+    // Where there is no room for it, nothing holds it.
+    let small = |settings: &mut Settings| {
+        remembering(settings);
+        settings.cache_bytes = index.len() as u64;
+    };
+    let fs = bucket.with(&bucket.endpoint, small).await;
+    open(&fs).skills(None).await.unwrap();
+    assert!(fs.cache().bytes < 100_000, "{:?}", fs.cache());
+}
+
+/// Who asks for what a busy tenant has asked for waits in the busy tenant's queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shared_library_does_not_wait_in_anothers_queue() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let objects = (0..400).map(|i| (format!("threads/busy/{i}.md"), bytes::Bytes::from("text")));
+    embedded.put_all(&bucket.name, objects).await.unwrap();
+    embedded.put(&bucket.name, "shared/acme/skills/a/SKILL.md", skill("a")).await.unwrap();
+    let wire =
+        Wire::start(Some(&bucket.endpoint), |_, _| Reply::ForwardAfter(Duration::from_millis(20))).await;
+    let fs = bucket
+        .with(&wire.endpoint, |settings| {
+            remembering(settings);
+            settings.max_requests = 64;
+            settings.max_requests_per_tenant = 4;
+        })
+        .await;
+    let libraries = vec![LibraryId::parse("acme").unwrap()];
+    let of = |user: &str| fs.session(&Session { libraries: libraries.clone(), ..session(user, user, "k1") });
+    let busy = of("busy");
+    let tasks: Vec<_> = (0..400)
+        .map(|i| {
+            let busy = busy.clone();
+            tokio::spawn(async move { busy.read(format!("{i}.md")).await.map(drop) })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let skills = busy.clone();
+    let skills = tokio::spawn(async move { skills.load_skills(None).await });
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let began = Instant::now();
+    of("calm").load_skills(None).await.unwrap();
+    let took = began.elapsed();
+    println!("took {took:?}");
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    skills.await.unwrap().unwrap();
+    assert!(took < Duration::from_millis(500), "{took:?}");
+}
+
+/// An answer that was asked for earlier takes the place of a newer one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_answer_does_not_replace_a_newer_one() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    embedded.put(&bucket.name, "threads/1/a.md", "old").await.unwrap();
+    let first = AtomicUsize::new(0);
+    let (told, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (t, g) = (told.clone(), go.clone());
+    let wire = Wire::start(Some(&bucket.endpoint), move |_, _| match first.fetch_add(1, Ordering::SeqCst) {
+        0 => held(&t, &g),
+        _ => Reply::Forward,
+    })
+    .await;
+    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let slow = open(&fs);
+    let slow = tokio::spawn(async move { slow.read("a.md").await.unwrap().content });
+    told.notified().await;
+    bucket.put("threads/1/a.md", "new").await;
+    let s = open(&fs);
+    assert_eq!(s.fresh().read("a.md").await.unwrap().content, "new");
+    assert_eq!(s.read("a.md").await.unwrap().content, "new");
+    go.notify_one();
+    assert_eq!(slow.await.unwrap(), "old");
+    assert_eq!(s.read("a.md").await.unwrap().content, "new", "what was seen as new is old again");
+}
+
+/// What no key can be is `invalid_path`, whatever is known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_long_keys_are_refused_whatever_is_known() {
+    let bucket = Bucket::embedded().await;
+    bucket.put("u1/skills/a/SKILL.md", skill("a")).await;
+    let s = open(&bucket.with(&bucket.endpoint, remembering).await);
+    let long = format!(
+        "/skills/{}",
+        ["x".repeat(250), "y".repeat(250), "z".repeat(250), "w".repeat(250), "v".repeat(30)].join("/")
+    );
+    let kind = |r: Result<(), skillfs::Error>| r.err().map(|e| e.kind());
+    let before = (kind(s.exists(&*long).await.map(drop)), kind(s.read(&*long).await.map(drop)));
+    s.load_skills(None).await.unwrap();
+    let after = (kind(s.exists(&*long).await.map(drop)), kind(s.read(&*long).await.map(drop)));
+    assert_eq!(before, after);
+}
+
+/// Futures that are not polled hold turns: whoever asks between the items of a stream waits for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_reads_does_not_lock_its_reader_out() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let objects = (0..300).map(|i| (format!("threads/1/{i}.md"), bytes::Bytes::from("text")));
+    embedded.put_all(&bucket.name, objects).await.unwrap();
+    let limit = std::env::var("R10_LIMIT").ok().and_then(|n| n.parse().ok());
+    let fs = bucket
+        .with(&bucket.endpoint, |settings| {
+            settings.max_requests_per_tenant = limit.unwrap_or(settings.max_requests_per_tenant);
+        })
+        .await;
+    let s = open(&fs);
+    let work = async {
+        let reader = s.clone();
+        let mut reads = stream::iter(0..300)
+            .map(move |i| {
+                let s = reader.clone();
+                async move { s.read(format!("{i}.md")).await.unwrap().content }
+            })
+            .buffered(100);
+        while let Some(text) = reads.next().await {
+            s.append("all.md", text).await.unwrap();
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(20), work).await.is_ok(), "it hangs");
+}
+
+/// The same with the search of our own, and a limit below what it does at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_does_not_lock_its_reader_out() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    let objects = (0..300).map(|i| (format!("threads/1/{i:03}.md"), bytes::Bytes::from("text")));
+    embedded.put_all(&bucket.name, objects).await.unwrap();
+    let fs = bucket.with(&bucket.endpoint, |settings| settings.max_requests_per_tenant = 16).await;
+    let s = open(&fs);
+    let other = fs.session(&session("u2", "2", "k2"));
+    let work = async {
+        let mut hits = s.grep_stream(&Grep::new("text"));
+        while let Some(hit) = hits.next().await {
+            s.stat(hit.unwrap().path).await.unwrap();
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_secs(20), work).await.is_ok();
+    other.ls("/workspace").await.unwrap();
+    assert!(done, "it hangs");
+}
+
+/// An index that cannot be read for another reason than 403.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_cannot_be_read_is_none() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    embedded.put(&bucket.name, "u1/skills/a/SKILL.md", skill("a")).await.unwrap();
+    for (status, code) in [
+        (400, "KMS.DisabledException"),
+        (400, "InvalidArgument"),
+        (404, "NoSuchVersion"),
+        (500, "InternalError"),
+    ] {
+        let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
+            match request.target.contains("index.json") {
+                true => Reply::error(status, code),
+                false => Reply::Forward,
+            }
+        })
+        .await;
+        let fs = bucket.with(&wire.endpoint, |_| ()).await;
+        let found = open(&fs).skills(None).await.map(|library| library.list().len());
+        assert_eq!(found.map_err(|e| e.kind()), Ok(1), "{status} {code}");
+    }
+}
+
+/// An upload whose content does not come holds turns for as long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_upload_does_not_lock_others_out() {
+    let embedded = Embedded::in_memory().unwrap();
+    let bucket = Bucket::in_embedded(&embedded).await;
+    embedded.put(&bucket.name, "threads/1/a.md", "text").await.unwrap();
+    // Parts end one after another, so that those that are on their way have begun.
+    let wire = Wire::start(Some(&bucket.endpoint), |request, _| {
+        let part = request.target.split("partNumber=").nth(1).and_then(|n| n[..1].parse::<u64>().ok());
+        Reply::ForwardAfter(Duration::from_millis(part.map_or(0, |part| 400 * part)))
+    })
+    .await;
+    // As 22 such uploads of one tenant with the default of 64, or 86 of four tenants for the process.
+    let fs = bucket
+        .with(&wire.endpoint, |settings| {
+            settings.max_requests_per_tenant = 3;
+            settings.part_bytes = 5 * 1024 * 1024;
+        })
+        .await;
+    let s = open(&fs);
+    let part = bytes::Bytes::from(vec![b'x'; 5 * 1024 * 1024]);
+    let content = stream::iter((0..6).map(move |_| Ok(part.clone()))).chain(stream::pending());
+    let upload = s.clone();
+    let upload = tokio::spawn(async move {
+        upload.write_stream("long.bin", content, skillfs::WriteMode::Overwrite).await.map(drop)
+    });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let read = tokio::time::timeout(Duration::from_secs(30), s.read("a.md")).await;
+    upload.abort();
+    assert!(read.is_ok(), "a read hangs behind an upload that waits for its content");
+}
