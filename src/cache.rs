@@ -405,11 +405,6 @@ impl Cache {
         self.counts.hits.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Something is asked for that nobody else may wait for.
-    pub(crate) fn asked(&self) {
-        self.counts.misses.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Something is about to be asked for in the background.
     pub(crate) fn refreshing(&self) {
         self.counts.refreshed.fetch_add(1, Ordering::Relaxed);
@@ -440,7 +435,7 @@ impl Cache {
         F: Future<Output = Result<Arc<T>>> + Send + 'static,
     {
         if bound.is_zero() {
-            self.asked();
+            self.counts.misses.fetch_add(1, Ordering::Relaxed);
             // Boxed: whoever finds an answer at once would carry the question's future all the same.
             return Box::pin(ask()).await;
         }

@@ -284,7 +284,8 @@ impl S3Backend {
             let decode = move || Content::of_text(text::decode(bytes));
             let (found, content) = search_whole(path, query, decode).await?;
             let (path, key) = (file.path.clone(), file.key.clone());
-            self.keep_fact(file.key.as_str(), asked, Fact::File(File { path, key, meta, content }));
+            let fact = Fact::File(File { path, key, meta, content });
+            self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
             return Ok(found);
         }
         // The head decides, before the rest is waited for.

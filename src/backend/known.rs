@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::S3Backend;
 use super::read::{ATTEMPTS, BYTES_ASKED, RANGES, changed_while_read};
 use super::union::{Found, Union};
-use crate::cache::{Cache, Kept, Lookup};
+use crate::cache::{Cache, Epoch, Kept, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
@@ -114,6 +114,12 @@ pub(super) enum Want {
 }
 
 impl Want {
+    /// How much is asked for at first: of a text no more than tells whether it is one.
+    fn range(self) -> ByteRange {
+        let end = (self != Self::Bytes).then_some(HEAD_BYTES as u64);
+        ByteRange { start: 0, end }
+    }
+
     fn is_met_by(self, fact: &Fact) -> bool {
         match (self, fact) {
             (Self::Text, Fact::File(file)) => file.content.tells_text(),
@@ -142,13 +148,10 @@ impl S3Backend {
 
     /// How old an answer about a path may be.
     pub(super) fn bound(&self, path: &VirtualPath) -> Duration {
-        if self.fresh {
-            return Duration::ZERO;
-        }
-        let freshness = &self.shared.freshness;
         match path.segments().next() {
-            Some("skills") => freshness.skills,
-            _ => freshness.files,
+            _ if self.fresh => Duration::ZERO,
+            Some("skills") => self.skills_bound(),
+            _ => self.shared.freshness.files,
         }
     }
 
@@ -224,23 +227,9 @@ impl S3Backend {
         want: Want,
         bound: Duration,
     ) -> Result<Arc<Fact>> {
-        if bound.is_zero() {
-            self.cache().asked();
-            return Box::pin(self.find_fact(path, key, directory, want)).await.map(Arc::new);
-        }
-        let backend = self.clone();
-        let name = flight(key.as_str(), want);
-        let asked = (path.clone(), key.clone(), directory.clone());
-        let ask = move || async move {
-            let (path, key, directory) = asked;
-            backend.find_fact(path, key, directory, want).await.map(Arc::new)
-        };
-        let fact: Arc<Fact> = self.cache().once(&name, bound, ask).await?;
-        if want.is_met_by(&fact) {
-            return Ok(fact);
-        }
-        // A text whose bytes are not those of the file: they must be read for themselves.
-        self.find_fact(path, key, directory, want).await.map(Arc::new)
+        let (backend, name) = (self.clone(), flight(key.as_str(), want));
+        let ask = move || async move { backend.find_fact(path, key, directory, want).await };
+        self.cache().once(&name, bound, ask).await
     }
 
     async fn find_fact(
@@ -249,24 +238,17 @@ impl S3Backend {
         key: ObjectKey,
         directory: Directory,
         want: Want,
-    ) -> Result<Fact> {
+    ) -> Result<Arc<Fact>> {
         let cache = self.cache();
         let asked = (cache.epoch(key.as_str()), Instant::now());
         let prior = cache.recall::<Fact>(key.as_str()).map(|kept| kept.value);
-        let fact = match want {
+        let fact = Arc::new(match want {
             Want::Meta => self.find_meta(&path, &key, &directory, prior.as_deref()).await?,
             Want::Text | Want::Bytes => {
                 self.find_content(&path, &key, &directory, want, prior.as_deref()).await?
             }
-        };
-        if cache.largest() > 0 {
-            let kept = match &fact {
-                Fact::File(file) => Fact::File(file.clone()),
-                Fact::Directory => Fact::Directory,
-                Fact::Nothing => Fact::Nothing,
-            };
-            self.keep_fact(key.as_str(), asked, kept);
-        }
+        });
+        self.keep_fact(key.as_str(), asked, fact.clone());
         Ok(fact)
     }
 
@@ -279,10 +261,9 @@ impl S3Backend {
         }
     }
 
-    pub(super) fn keep_fact(&self, key: &str, asked: (crate::cache::Epoch, Instant), fact: Fact) {
-        let weight = fact.weight();
-        let owner = self.store.tenant().owner_of(key);
-        self.cache().keep(key, &owner, asked, Arc::new(fact), weight);
+    pub(super) fn keep_fact(&self, key: &str, asked: (Epoch, Instant), fact: Arc<Fact>) {
+        let (owner, weight) = (self.store.tenant().owner_of(key), fact.weight());
+        self.cache().keep(key, &owner, asked, fact, weight);
     }
 
     async fn find_content(
@@ -353,10 +334,7 @@ impl S3Backend {
             }
             _ => None,
         };
-        let range = match want {
-            Want::Bytes => ByteRange { start: 0, end: None },
-            Want::Text | Want::Meta => ByteRange { start: 0, end: Some(HEAD_BYTES as u64) },
-        };
+        let range = want.range();
         for _ in 0..ATTEMPTS {
             let expect = prior.and_then(|known| known.meta.etag.as_deref()).map_or(Expect::Any, Expect::Not);
             match self.store().get(key, range, expect).await.map_err(|e| e.during("read", path))? {
@@ -410,10 +388,7 @@ impl S3Backend {
         self.cache()
             .once(&name, Duration::MAX, move || async move {
                 let asked = (backend.cache().epoch(key.as_str()), Instant::now());
-                let range = match want {
-                    Want::Bytes => ByteRange { start: 0, end: None },
-                    Want::Text | Want::Meta => ByteRange { start: 0, end: Some(HEAD_BYTES as u64) },
-                };
+                let range = want.range();
                 let fetched = backend.store().get(&key, range, Expect::Version(&etag)).await;
                 let file = match fetched.map_err(|e| e.during("read", &path))? {
                     Fetched::Found { meta, body, .. } if meta.etag.as_deref() == Some(&etag) => {
@@ -428,8 +403,7 @@ impl S3Backend {
                     _ => return Err(changed_while_read(&path)),
                 };
                 let fact = Arc::new(Fact::File(file));
-                let owner = backend.store.tenant().owner_of(key.as_str());
-                backend.cache().keep(key.as_str(), &owner, asked, fact.clone(), fact.weight());
+                backend.keep_fact(key.as_str(), asked, fact.clone());
                 Ok(fact)
             })
             .await

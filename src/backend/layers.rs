@@ -159,10 +159,7 @@ impl S3Backend {
 
     /// By what name something is remembered of a file of one layer.
     pub(crate) fn name_in_layer(&self, path: &VirtualPath, layer: usize) -> Option<String> {
-        match self.mounts.resolve_layer(path, layer) {
-            Ok(Location::Inside { key, .. }) => Some(key.as_str().to_owned()),
-            _ => None,
-        }
+        self.mounts.layer_key(path, layer)
     }
 
     pub(crate) fn tenant(&self) -> &Tenant {
@@ -225,7 +222,7 @@ impl S3Backend {
         }
     }
 
-    fn skills_bound(&self) -> Duration {
+    pub(super) fn skills_bound(&self) -> Duration {
         if self.fresh { Duration::ZERO } else { self.shared.freshness.skills }
     }
 

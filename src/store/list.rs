@@ -1,0 +1,207 @@
+//! Listings: page by page, and that they end.
+
+use aws_sdk_s3::types::{EncodingType, Object as S3Object};
+use percent_encoding::percent_decode_str;
+use tracing::instrument;
+
+use super::send::Sending;
+use super::{Bucket, Meta, Store, corrupt, etag_token, length};
+use crate::entry::Depth;
+use crate::error::Result;
+use crate::mount::KeyPrefix;
+
+/// One page of a listing, in key order.
+#[derive(Debug)]
+struct ListPage {
+    items: Vec<Listed>,
+    next: Option<String>,
+}
+
+/// A listing, page by page. It ends: every page goes on behind the one before.
+#[derive(Debug)]
+pub(crate) struct Lister {
+    prefix: KeyPrefix,
+    depth: Depth,
+    max_keys: Option<i32>,
+    start_after: Option<String>,
+    /// Keys behind this one are not wanted.
+    until: Option<String>,
+    token: Option<String>,
+    done: bool,
+    last_key: Option<String>,
+    empty_pages: u32,
+}
+
+/// S3 may send an empty page and go on; so many are no listing any more.
+const MAX_EMPTY_PAGES: u32 = 100;
+
+impl Lister {
+    pub(crate) fn new(prefix: &KeyPrefix, depth: Depth) -> Self {
+        Self {
+            depth,
+            max_keys: None,
+            start_after: None,
+            until: None,
+            token: None,
+            // Nothing can lie below a prefix that is longer than any key.
+            done: !prefix.can_have_keys(),
+            last_key: None,
+            empty_pages: 0,
+            prefix: prefix.clone(),
+        }
+    }
+
+    /// Pages of this many items.
+    pub(crate) fn page_size(mut self, keys: i32) -> Self {
+        self.max_keys = Some(keys);
+        self
+    }
+
+    /// Only what lies behind one key, up to and with another. Both begin with the prefix, or nothing is
+    /// found.
+    pub(crate) fn between(mut self, after: Option<String>, until: Option<String>) -> Self {
+        self.start_after = after;
+        self.until = until;
+        self
+    }
+
+    /// Whether all has been listed.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// The next items, in key order; `None` behind the last ones. One request, as a rule.
+    pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
+        while !self.done {
+            let after = self.start_after.clone().filter(|_| self.token.is_none());
+            let token = self.token.take();
+            let mut page = store.list(&self.prefix, self.depth, self.max_keys, after, token).await?;
+            self.done = page.next.is_none();
+            self.token = page.next;
+            if let Some(until) = &self.until
+                && page.items.last().is_some_and(|last| last.key() >= until.as_str())
+            {
+                self.done = true;
+                page.items.retain(|item| item.key() <= until.as_str());
+            }
+            match (page.items.first(), page.items.last()) {
+                (Some(first), Some(last)) => {
+                    if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
+                        return Err(corrupt("the storage lists the same keys again"));
+                    }
+                    self.last_key = Some(last.key().to_owned());
+                    self.empty_pages = 0;
+                    return Ok(Some(page.items));
+                }
+                _ => self.empty_pages += 1,
+            }
+            if self.empty_pages > MAX_EMPTY_PAGES {
+                return Err(corrupt("the storage sends empty pages without an end"));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What a listing found.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    Object { key: String, meta: Meta },
+    Prefix(String),
+}
+
+impl Listed {
+    pub(crate) fn key(&self) -> &str {
+        match self {
+            Self::Object { key, .. } | Self::Prefix(key) => key,
+        }
+    }
+}
+
+impl Store {
+    /// One ListObjectsV2.
+    #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str(), ?depth))]
+    async fn list(
+        &self,
+        prefix: &KeyPrefix,
+        depth: Depth,
+        max_keys: Option<i32>,
+        start_after: Option<String>,
+        token: Option<String>,
+    ) -> Result<ListPage> {
+        let prefix = prefix.as_str().to_owned();
+        let listed = prefix.clone();
+        let send = move |bucket: &Bucket| -> Sending<_, _> {
+            let request = bucket
+                .client
+                .list_objects_v2()
+                .bucket(&bucket.name)
+                .prefix(&prefix)
+                .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
+                // One control character in one key would break the XML of the whole page.
+                .encoding_type(EncodingType::Url)
+                .set_max_keys(max_keys)
+                .set_start_after(start_after.clone())
+                .set_continuation_token(token.clone());
+            Box::pin(request.send())
+        };
+        let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send))
+            .await
+            .map_err(|error| self.fail(error))?;
+        let encoded = page.encoding_type.is_some();
+        let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
+        let mut items = Vec::new();
+        for object in page.contents.unwrap_or_default() {
+            let S3Object { key: Some(key), size: bytes, last_modified, e_tag, .. } = object else { continue };
+            items.push(Listed::Object {
+                key: decode(key)?,
+                meta: Meta {
+                    size: length(bytes)?,
+                    modified: last_modified.and_then(|t| t.try_into().ok()),
+                    etag: e_tag.map(etag_token),
+                },
+            });
+        }
+        for prefix in page.common_prefixes.unwrap_or_default() {
+            if let Some(prefix) = prefix.prefix {
+                items.push(Listed::Prefix(decode(prefix)?));
+            }
+        }
+        items.sort_by(|a, b| a.key().cmp(b.key()));
+        let next = match (page.is_truncated, page.next_continuation_token) {
+            (Some(true), None) => {
+                return Err(corrupt("the storage cut a listing and gave no way to go on"));
+            }
+            // A token alone says that there is more, too.
+            (Some(true) | None, next) => next,
+            _ => None,
+        };
+        Ok(ListPage { items, next })
+    }
+}
+
+/// S3 encodes a space as `+` and a plus as `%2B`; others encode both as `%xx`. Both read alike.
+fn decode_listed(key: &str) -> Result<String> {
+    percent_decode_str(&key.replace('+', " "))
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| corrupt("the storage listed a key that is not valid UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn listed_keys_are_decoded() {
+        let check = |encoded: &str, key: &str| assert_eq!(decode_listed(encoded).unwrap(), key);
+        check("a+b", "a b");
+        check("a%20b", "a b");
+        check("a%2Bb", "a+b");
+        check("100%25.md", "100%.md");
+        check("%C3%A9/%F0%9F%A6%80", "é/🦀");
+        check("a%01b", "a\u{1}b");
+        assert_eq!(decode_listed("%ff").unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}
