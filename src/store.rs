@@ -3,35 +3,39 @@
 //! It takes keys that [`mount`](crate::mount) made, sends requests, counts them, and speaks of
 //! failures in our own kinds. It knows nothing of paths.
 
+mod answer;
 mod body;
+mod budget;
 mod client;
 mod failure;
 mod gate;
 mod history;
 mod intercept;
+mod lean;
 mod list;
 mod pace;
 mod parts;
 mod send;
+mod sign;
 mod write;
 
-use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::Client;
-use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use tokio::sync::OnceCell;
 use tracing::instrument;
 
+use self::answer::Answer;
 pub(crate) use self::body::Body;
 use self::failure::Failure;
 use self::gate::Gate;
 pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
 use self::intercept::{Counters, ServerClock};
+use self::lean::{Ask, Lean};
 pub(crate) use self::list::{Listed, Lister};
 #[cfg(feature = "cli")]
 pub(crate) use self::parts::all_aborted;
@@ -63,6 +67,8 @@ pub(crate) struct Bucket {
     client: Client,
     /// The same for GET and HEAD, with fewer time limits of its own.
     reader: Client,
+    /// GET without it, as a rule.
+    lean: Lean,
     /// The same without retries and time limits: what may be sent again, and when, [`write`] decides.
     writer: Client,
     name: String,
@@ -242,60 +248,54 @@ impl Store {
         key: &ObjectKey,
         range: ByteRange,
         expect: Expect<'_>,
-    ) -> Result<GetObjectOutput, Failure> {
+    ) -> Result<Answer, Failure> {
         let (if_match, if_none_match) = match expect {
             Expect::Any => (None, None),
             Expect::Version(etag) => (Some(etag_header(etag)), None),
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
-        // Boxed: callers would carry some kilobytes.
-        let (name, key) = (key.as_str().to_owned(), key.clone());
-        let send = move |bucket: &Bucket| -> Sending<_, _> {
-            let request = bucket
-                .reader
-                .get_object()
-                .bucket(&bucket.name)
-                .key(key.as_str())
-                .set_range(range.header())
-                .set_if_match(if_match.clone())
-                .set_if_none_match(if_none_match.clone());
-            Box::pin(request.send())
+        let ask = Arc::new(Ask { key: key.clone(), range: range.header(), if_match, if_none_match });
+        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
+            let (bucket, ask) = (bucket.clone(), ask.clone());
+            Box::pin(async move {
+                match bucket.lean.get(&ask).await {
+                    Some(answer) => answer,
+                    // Boxed: others would carry some kilobytes.
+                    None => Box::pin(bucket.get_by_sdk(&ask)).await,
+                }
+            })
         };
-        Box::pin(self.prompt(&name, |paces| &paces.get, send)).await
+        // Boxed: callers would carry it.
+        Box::pin(self.prompt(key.as_str(), |paces| &paces.get, send)).await
     }
 
-    fn received(
-        key: &ObjectKey,
-        range: ByteRange,
-        response: GetObjectOutput,
-    ) -> Result<(Meta, Properties, Body)> {
-        let length = length(response.content_length)?;
-        let (start, total) = match response.content_range.as_deref() {
+    fn received(key: &ObjectKey, range: ByteRange, answer: Answer) -> Result<(Meta, Properties, Body)> {
+        let length = length(answer.length)?;
+        let (start, total) = match answer.content_range.as_deref() {
             Some(header) => parse_content_range(header, length)
                 .filter(|(start, _)| *start == range.start)
                 .ok_or_else(|| corrupt(format!("the storage answered with a wrong range, `{header}`")))?,
             // A server that ignores ranges sends everything from the front.
             None => (0, length),
         };
-        let meta = Meta {
-            size: total,
-            modified: response.last_modified.and_then(|t| t.try_into().ok()),
-            etag: response.e_tag.map(etag_token),
-        };
+        let meta = Meta { size: total, modified: answer.modified, etag: answer.etag.map(etag_token) };
         let end = range.end.unwrap_or(total).min(total);
-        let mut metadata: BTreeMap<_, _> = response.metadata.unwrap_or_default().into_iter().collect();
-        let history = History::take_from(&mut metadata);
-        let properties = Properties {
-            content_type: response.content_type,
-            content_encoding: response.content_encoding,
-            content_language: response.content_language,
-            content_disposition: response.content_disposition,
-            cache_control: response.cache_control,
-            metadata,
-            history,
-        };
-        let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), response.body);
-        Ok((meta, properties, body))
+        let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), answer.body);
+        Ok((meta, answer.properties, body))
+    }
+}
+
+impl Bucket {
+    async fn get_by_sdk(&self, ask: &Ask) -> Result<Answer, Failure> {
+        let request = self
+            .reader
+            .get_object()
+            .bucket(&self.name)
+            .key(ask.key.as_str())
+            .set_range(ask.range.clone())
+            .set_if_match(ask.if_match.clone())
+            .set_if_none_match(ask.if_none_match.clone());
+        Ok(request.send().await?.into())
     }
 }
 

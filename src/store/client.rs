@@ -4,16 +4,16 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use aws_config::BehaviorVersion;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
 use aws_config::identity::IdentityCache;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::endpoint::{DefaultResolver, Endpoint, EndpointFuture, Params, ResolveEndpoint};
-use aws_sdk_s3::config::retry::{RetryPartition, TokenBucket};
+use aws_sdk_s3::config::retry::RetryPartition;
 use aws_sdk_s3::config::{
     Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
     StalledStreamProtectionConfig,
@@ -21,8 +21,10 @@ use aws_sdk_s3::config::{
 use aws_smithy_http_client::tls;
 use tokio::sync::OnceCell;
 
+use super::budget;
 use super::gate::Gate;
 use super::intercept::{ServerClock, Watcher};
+use super::lean::{FIRST_BACKOFF, LONGEST_BACKOFF, Lean};
 use super::{Bucket, Counters, Paces, Store};
 use crate::cache::Cache;
 use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
@@ -31,10 +33,6 @@ use crate::mount::Tenant;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
 const POOL_IDLE: Duration = Duration::from_secs(15);
-
-/// The first retry comes soon: most failures of S3 are one bad connection.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
 const FALLBACK_REGION: &str = "us-east-1";
 
@@ -54,7 +52,16 @@ impl Store {
         Self::with_http_client(settings, http, false).await
     }
 
-    async fn with_http_client(settings: &Settings, http: SharedHttpClient, embedded: bool) -> Result<Self> {
+    pub(super) async fn with_http_client(
+        settings: &Settings,
+        http: SharedHttpClient,
+        embedded: bool,
+    ) -> Result<Self> {
+        Self::over(settings, &Self::chain(settings, http).await, embedded)
+    }
+
+    /// What settings and the AWS chain say together.
+    pub(super) async fn chain(settings: &Settings, http: SharedHttpClient) -> SdkConfig {
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         loader = match (&settings.region, &settings.endpoint_url) {
             (Some(region), _) => loader.region(Region::new(region.clone())),
@@ -75,7 +82,10 @@ impl Store {
                 // They are at hand, and never change.
                 .identity_cache(IdentityCache::no_cache());
         }
-        let chain = loader.load().await;
+        loader.load().await
+    }
+
+    pub(super) fn over(settings: &Settings, chain: &SdkConfig, embedded: bool) -> Result<Self> {
         if let Some(region) = chain.region() {
             check_region(region.as_ref())?;
         }
@@ -83,7 +93,12 @@ impl Store {
         let clock = if embedded { ServerClock::ours() } else { ServerClock::unknown() };
         let Timeouts { attempt, operation, .. } = settings.timeouts;
         let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
-        let config = aws_sdk_s3::config::Builder::from(&chain)
+        let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
+        let retries = RetryConfig::standard()
+            .with_max_attempts(settings.max_attempts.max(1))
+            .with_initial_backoff(FIRST_BACKOFF)
+            .with_max_backoff(LONGEST_BACKOFF);
+        let config = aws_sdk_s3::config::Builder::from(chain)
             .force_path_style(chain.endpoint_url().is_some())
             .timeout_config(
                 TimeoutConfig::builder()
@@ -95,33 +110,25 @@ impl Store {
                     .operation_timeout(settings.timeouts.operation)
                     .build(),
             )
-            .retry_config(
-                RetryConfig::standard()
-                    .with_max_attempts(settings.max_attempts.max(1))
-                    .with_initial_backoff(FIRST_BACKOFF)
-                    .with_max_backoff(LONGEST_BACKOFF),
-            )
-            .retry_partition(RetryPartition::custom("skillfs").token_bucket(retry_budget()).build())
+            .retry_config(retries.clone())
+            .retry_partition(RetryPartition::custom("skillfs").token_bucket(budget::of_the_sdk()).build())
             // Its grace period is longer than our attempts; `Body` watches for silence itself.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
-            .interceptor(Watcher { counters: counters.clone(), clock: clock.clone() })
+            .interceptor(watcher.clone())
             .endpoint_resolver(OneEndpoint::new(&settings.bucket))
             .build();
         // An object's body is not part of the attempt, so the time to its head is all that there is to limit:
         // `Store::prompt` limits the whole. Each limit of the SDK costs a timer and some allocations.
-        let reader = config
-            .to_builder()
-            .timeout_config(
-                TimeoutConfig::builder()
-                    .connect_timeout(settings.timeouts.connect)
-                    .read_timeout(settings.timeouts.attempt)
-                    .disable_operation_attempt_timeout()
-                    .disable_operation_timeout()
-                    .build(),
-            )
+        let reading = TimeoutConfig::builder()
+            .connect_timeout(settings.timeouts.connect)
+            .read_timeout(settings.timeouts.attempt)
+            .disable_operation_attempt_timeout()
+            .disable_operation_timeout()
             .build();
+        let reader = Client::from_conf(config.to_builder().timeout_config(reading.clone()).build());
+        let lean = Lean::new(reader.clone(), &settings.bucket, watcher, &retries, &reading);
         let writer = config
             .to_builder()
             .retry_config(RetryConfig::disabled())
@@ -130,7 +137,8 @@ impl Store {
         let known = embedded || chain.endpoint_url().is_none();
         let bucket = Bucket {
             client: Client::from_conf(config),
-            reader: Client::from_conf(reader),
+            reader,
+            lean,
             writer: Client::from_conf(writer),
             name: settings.bucket.clone(),
             endpoint: chain.endpoint_url().map(str::to_owned),
@@ -189,20 +197,6 @@ impl ResolveEndpoint for OneEndpoint {
             Ok(self.known.get_or_init(|| found).clone())
         })
     }
-}
-
-/// Retries are bought with tokens, so that a failing storage is not also flooded. The budget is this
-/// store's own: by default all clients of a process share one, and after an outage it only comes
-/// back with successes.
-fn retry_budget() -> TokenBucket {
-    TokenBucket::builder()
-        .capacity(500)
-        .retry_cost(5)
-        .throttling_retry_cost(5)
-        .timeout_retry_cost(10)
-        .success_reward(1.0)
-        .refill_rate(5.0)
-        .build()
 }
 
 impl From<StaticCredentials> for Credentials {

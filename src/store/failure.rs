@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 
 use aws_sdk_s3::config::http::HttpResponse;
-use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 
 use super::corrupt;
 use super::intercept::Contradiction;
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind, shorten};
 #[derive(Debug)]
 pub(super) struct Failure {
     cause: Cause,
-    source: Box<dyn StdError + Send + Sync>,
+    source: BoxError,
 }
 
 /// What a failed write may have done.
@@ -41,6 +41,12 @@ enum Cause {
     Garbled,
     Contradiction,
     Request,
+}
+
+impl From<Contradiction> for Failure {
+    fn from(error: Contradiction) -> Self {
+        Self { cause: Cause::Contradiction, source: Box::new(error) }
+    }
 }
 
 impl<E> From<SdkError<E, HttpResponse>> for Failure
@@ -88,6 +94,16 @@ impl Failure {
     /// No answer within our own patience.
     pub(super) fn timed_out() -> Self {
         Self { cause: Cause::Timeout, source: "no answer in time".into() }
+    }
+
+    /// There is nothing to sign with.
+    pub(super) fn no_credentials(source: BoxError) -> Self {
+        Self { cause: Cause::NoCredentials, source }
+    }
+
+    /// The request cannot be sent as it is.
+    pub(super) fn request(source: impl Into<BoxError>) -> Self {
+        Self { cause: Cause::Request, source: source.into() }
     }
 
     /// A failure inside an answer that is none as a whole.

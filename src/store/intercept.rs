@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::config::interceptors::{
     BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
 };
@@ -73,7 +74,7 @@ impl Counters {
         RequestCounts { list, get, head, put, copy, delete, other, reissued }
     }
 
-    fn sent(&self, operation: Option<&str>) {
+    pub(super) fn sent(&self, operation: Option<&str>) {
         let slot = match operation {
             Some("ListObjectsV2") => 0,
             Some("GetObject") => 1,
@@ -144,6 +145,21 @@ pub(super) struct Watcher {
     pub(super) clock: ServerClock,
 }
 
+impl Watcher {
+    /// An answer came.
+    pub(super) fn heard(&self, response: &HttpResponse) -> Result<(), Contradiction> {
+        // The page of a proxy has the proxy's time.
+        if response.status().is_success() {
+            self.clock.heard(response.headers().get("date"));
+        }
+        // A part of an object that does not say which part it is could be taken for the whole.
+        if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
+            return Err(Contradiction("a part of an object came without its range"));
+        }
+        Ok(())
+    }
+}
+
 #[dyn_dispatch_hint]
 impl Intercept for Watcher {
     fn name(&self) -> &'static str {
@@ -166,15 +182,6 @@ impl Intercept for Watcher {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let response = context.response();
-        // The page of a proxy has the proxy's time.
-        if response.status().is_success() {
-            self.clock.heard(response.headers().get("date"));
-        }
-        // A part of an object that does not say which part it is could be taken for the whole.
-        if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
-            return Err(Contradiction("a part of an object came without its range").into());
-        }
-        Ok(())
+        Ok(self.heard(context.response())?)
     }
 }

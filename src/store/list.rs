@@ -1,5 +1,7 @@
 //! Listings: page by page, and that they end.
 
+use std::sync::Arc;
+
 use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
 use tracing::instrument;
@@ -131,7 +133,7 @@ impl Store {
     ) -> Result<ListPage> {
         let prefix = prefix.as_str().to_owned();
         let listed = prefix.clone();
-        let send = move |bucket: &Bucket| -> Sending<_, _> {
+        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
             let request = bucket
                 .client
                 .list_objects_v2()

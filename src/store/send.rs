@@ -1,6 +1,7 @@
 //! Sending: when it is a tenant's turn, for so long, and again where that helps.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::Instrument;
@@ -65,7 +66,7 @@ impl Store {
         &self,
         key: &str,
         pace: fn(&Paces) -> &Pace,
-        send: impl Fn(&Bucket) -> Sending<T, E> + Send + Sync + 'static,
+        send: impl Fn(&Arc<Bucket>) -> Sending<T, E> + Send + Sync + 'static,
     ) -> Result<T, Failure>
     where
         Failure: From<E>,

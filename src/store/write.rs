@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use aws_sdk_s3::primitives::ByteStream;
@@ -149,7 +150,7 @@ impl Store {
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
         let (name, key) = (key.as_str().to_owned(), key.clone());
-        let send = move |bucket: &Bucket| -> Sending<_, _> {
+        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
             Box::pin(bucket.reader.head_object().bucket(&bucket.name).key(key.as_str()).send())
         };
         match Box::pin(self.prompt(&name, |paces| &paces.head, send)).await {
