@@ -3,7 +3,7 @@
 //! Before the first one the SDK makes a request that is stopped when it is signed, and looked at: where the bucket is, for
 //! which region requests are signed, whom to ask for credentials, and which connections to use. Requests of the same form are
 //! then built, signed and sent here, over the same connections and with the same credentials. Where the SDK's
-//! request is none that we know, all of them stay with it: access points, directory buckets, other signatures.
+//! request is none that we know, all of them stay with it: directory buckets, other signatures.
 //!
 //! What is sent again, how often and when is what the SDK's standard mode does.
 
@@ -265,9 +265,12 @@ impl Lean {
         let credentials = identity
             .data::<Credentials>()
             .ok_or_else(|| Failure::no_credentials("these credentials are of another kind".into()))?;
-        let there = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(second).unwrap_or_default());
+        let since = Duration::from_secs(u64::try_from(second).unwrap_or_default());
+        let there = SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(now);
         let signer = Arc::new(Signer::new(credentials, &learned.region, there).map_err(Failure::request)?);
-        if identity.expiration().is_none_or(|end| end > now + Duration::from_secs(1)) {
+        // The next look is a second away at most.
+        let left = identity.expiration().map(|end| end.duration_since(now).unwrap_or_default());
+        if left.is_none_or(|left| left > Duration::from_secs(1)) {
             *learned.signer.write().unwrap_or_else(PoisonError::into_inner) = Some((second, signer.clone()));
         }
         Ok(signer)
