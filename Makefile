@@ -17,6 +17,7 @@ lint:
 	cargo clippy --locked --all-targets -- -D warnings
 	cargo clippy --locked --all-targets --no-default-features -- -D warnings
 	cargo clippy --locked --all-targets --no-default-features --features embedded -- -D warnings
+	cargo clippy --locked --all-targets --no-default-features --features import -- -D warnings
 	cargo clippy --locked --all-targets --all-features -- -D warnings
 	cargo clippy --locked -p skillfs-bench --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --all-features

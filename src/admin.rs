@@ -1,11 +1,28 @@
-//! What those do who look after libraries.
+//! What those do who look after libraries: index, compare, publish, go back, verify.
+
+mod collection;
+mod history;
+mod lease;
+mod plan;
+mod prune;
+mod publish;
+mod verify;
 
 use serde::Serialize;
 use tracing::instrument;
 
+pub use self::collection::{Libraries, LibraryStats, ListedSkill};
+pub use self::history::Release;
+pub use self::lease::UnderWay;
+pub use self::plan::{
+    Action, Change, FileChange, NewFile, NewLibrary, NewSkill, Plan, PlannedSkill, PushOptions,
+};
+pub use self::prune::Pruned;
+pub use self::publish::{HandEdit, Published, PushProgress, PushWatch};
+pub use self::verify::{Problem, Severity, Verified};
+
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::MAX_BYTES;
 use crate::mount::Library;
 
 /// How often an index is made anew when the library changes meanwhile.
@@ -65,18 +82,8 @@ impl SkillFs {
                 Err(error) => return Err(error),
             }
         };
-        let internal =
-            |e| Error::new(ErrorKind::Internal, "the index could not be written down").with_source(e);
-        let bytes = index.to_json().map_err(internal)?;
-        let size = bytes.len() as u64;
-        if size > MAX_BYTES {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("the index of {library} would have {size} bytes, and {MAX_BYTES} are read"),
-            )
-            .with_hint("split the library; without an index it works, but is slower"));
-        }
-        if !backend.write_beside(library, bytes, union.index_etag(0)).await? {
+        let size = index.to_json().map_or(0, |bytes| bytes.len() as u64);
+        if lease::write_index(&backend, library, &index, union.index_etag(0)).await?.is_none() {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!("another wrote the index of {library} at the same time"),

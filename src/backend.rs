@@ -12,6 +12,7 @@ mod list;
 mod pieces;
 mod quota;
 mod read;
+mod released;
 mod remove;
 mod stat;
 mod transfer;
@@ -25,11 +26,12 @@ pub use self::edit::Edited;
 use self::edit::Queues;
 pub use self::find::GlobResult;
 pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
+pub(crate) use self::layers::FIRST_INDEX;
 use self::quota::Usages;
 pub use self::read::{FileBytes, TextFile, Window};
 pub use self::remove::Deleted;
 pub use self::transfer::{Overwrite, Transferred};
-pub(crate) use self::union::{SkillPlace, Union};
+pub(crate) use self::union::{SkillPlace, Union, UnionFile};
 pub use self::write::{Capabilities, WriteMode, Written};
 use crate::cache::CacheCounts;
 use crate::config::{Freshness, Settings};
@@ -107,6 +109,7 @@ impl SkillFs {
             quota: session.quota,
             accepts_lost_updates: false,
             fresh: false,
+            pinned: None,
         }
     }
 
@@ -141,6 +144,8 @@ pub struct S3Backend {
     accepts_lost_updates: bool,
     /// Whether every answer must be as new as the question.
     fresh: bool,
+    /// What `/skills` shows, whatever becomes of the libraries.
+    pinned: Option<Arc<Union>>,
 }
 
 impl S3Backend {

@@ -4,14 +4,16 @@ mod admin;
 mod args;
 mod demo;
 mod files;
+mod libraries;
 mod output;
+mod publish;
 mod skills;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
@@ -97,6 +99,12 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         demo::run(&global, output).await?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::Completions { shell } = command {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut Args::command(), "skillfs", &mut script);
+        output::print_raw(&script)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Command::Admin(command) = command {
         return admin::run(&global, command, output).await;
     }
@@ -135,7 +143,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
             output.hidden(tree.hidden);
         }
         Command::Skills(command) => skills::run(&backend, command, output).await?,
-        Command::Admin(_) | Command::Demo => {}
+        Command::Admin(_) | Command::Completions { .. } | Command::Demo => {}
         command => return files::run(&backend, command, content, output).await,
     }
     Ok(ExitCode::SUCCESS)

@@ -5,8 +5,13 @@
 //! the library, so it can name none outside.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+mod release;
+
+pub(crate) use self::release::{Managed, Publishing, RecordedFile, ReleaseNote, ReleaseRecord, State};
 
 /// What this version of the program writes, and all that it reads.
 pub(crate) const FORMAT: u32 = 1;
@@ -32,6 +37,18 @@ pub(crate) struct Index {
     pub(crate) categories: BTreeMap<String, IndexedCategory>,
     /// By the path of their directory.
     pub(crate) skills: BTreeMap<String, IndexedSkill>,
+    /// The number of the last release; 0 before the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) release: u64,
+    /// The releases that are kept, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) releases: Vec<ReleaseNote>,
+    /// Skills that a push leaves alone, with the release that they stay at.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) pins: BTreeMap<String, u64>,
+    /// Who is publishing; only while somebody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) publishing: Option<Publishing>,
     /// Keys at which a listing may be cut, sorted; made when it is read.
     #[serde(skip)]
     cuts: Vec<String>,
@@ -61,21 +78,86 @@ pub(crate) struct IndexedSkill {
     pub(crate) head: Option<String>,
     /// All its files, by their path below its directory.
     pub(crate) files: BTreeMap<String, IndexedFile>,
+    /// For a skill that was published: its files lie in blobs, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) managed: Option<Managed>,
 }
 
 /// One version of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IndexedFile {
     pub(crate) size: u64,
+    /// Absent while it is not known: the file is still to be written.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) etag: String,
-    pub(crate) sha256: String,
+    pub(crate) sha256: Sha256,
 }
 
 impl IndexedFile {
     /// Whether a listed file is this version.
     pub(crate) fn is(&self, size: u64, etag: Option<&str>) -> bool {
-        self.size == size && etag == Some(self.etag.as_str())
+        self.size == size && !self.etag.is_empty() && etag == Some(self.etag.as_str())
     }
+}
+
+/// The SHA-256 of some bytes. Written as 64 lower-case hexadecimal digits, so it can be part of a key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Sha256([u8; 32]);
+
+impl Sha256 {
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        use sha2::Digest as _;
+        Self(sha2::Sha256::digest(bytes).into())
+    }
+
+    /// What a hasher has taken in.
+    pub(crate) fn finish(hasher: sha2::Sha256) -> Self {
+        use sha2::Digest as _;
+        Self(hasher.finalize().into())
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let text = text.as_bytes();
+        let mut bytes = [0; 32];
+        if text.len() != 64 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+        }
+        Some(Self(bytes))
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for Sha256 {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sha256 {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("a SHA-256 has 64 hexadecimal digits"))
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Only the version, whatever else stands there.
@@ -90,7 +172,17 @@ impl Index {
         categories: BTreeMap<String, IndexedCategory>,
         skills: BTreeMap<String, IndexedSkill>,
     ) -> Self {
-        Self { format: FORMAT, id, categories, skills, cuts: Vec::new() }
+        Self {
+            format: FORMAT,
+            id,
+            categories,
+            skills,
+            release: 0,
+            releases: Vec::new(),
+            pins: BTreeMap::new(),
+            publishing: None,
+            cuts: Vec::new(),
+        }
     }
 
     /// Reads an index. The reason, when it is none that we know: then it is as if there were none.
@@ -100,12 +192,6 @@ impl Index {
             return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
         }
         let mut index: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        let of_skills = index.skills.values().flat_map(|skill| skill.files.values());
-        let mut files = of_skills.chain(index.categories.values().map(|category| &category.file));
-        let is_digest = |text: &str| text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if files.any(|file| !is_digest(&file.sha256)) {
-            return Err("it names a digest that is none".to_owned());
-        }
         index.cuts = index.cut();
         Ok(index)
     }
@@ -134,16 +220,18 @@ impl Index {
 
     /// What it takes in memory, about.
     pub(crate) fn weight(&self) -> u64 {
-        let file = |path: &str, file: &IndexedFile| path.len() + file.etag.len() + file.sha256.len() + 180;
+        let file = |path: &str, file: &IndexedFile| path.len() + file.etag.len() + 180;
         let skills = self.skills.iter().map(|(path, skill)| {
             let text = skill.frontmatter.as_ref().or(skill.head.as_ref()).map_or(0, String::len);
             let files: usize = skill.files.iter().map(|(path, indexed)| file(path, indexed)).sum();
-            path.len() + text + files + 200
+            let was = skill.managed.as_ref().map_or(0, Managed::weight);
+            path.len() + text + files + was + 200
         });
         let categories = self.categories.iter().map(|(path, category)| {
             file(path, &category.file) + category.description.as_ref().map_or(0, String::len)
         });
-        (skills.sum::<usize>() + categories.sum::<usize>() + 200) as u64
+        let releases = self.releases.iter().map(ReleaseNote::weight);
+        (skills.sum::<usize>() + categories.sum::<usize>() + releases.sum::<usize>() + 200) as u64
     }
 }
 
@@ -152,12 +240,18 @@ mod tests {
     use super::*;
 
     fn file(etag: &str) -> IndexedFile {
-        IndexedFile { size: 1, etag: etag.to_owned(), sha256: "00".repeat(32) }
+        IndexedFile { size: 1, etag: etag.to_owned(), sha256: Sha256::of(b"") }
     }
 
     fn skill(files: usize) -> IndexedSkill {
         let files = (0..files).map(|i| (format!("f{i:05}.md"), file(&i.to_string()))).collect();
-        IndexedSkill { file: "SKILL.md".into(), frontmatter: Some("name: x".into()), head: None, files }
+        IndexedSkill {
+            file: "SKILL.md".into(),
+            frontmatter: Some("name: x".into()),
+            head: None,
+            files,
+            managed: None,
+        }
     }
 
     #[test]

@@ -93,8 +93,10 @@
 //!
 //! # Features
 //!
-//! - `cli` (default): the `skillfs` program; includes `embedded`.
+//! - `cli` (default): the `skillfs` program; includes `embedded` and `import`.
 //! - `embedded`: the store in this process, in the module [`embedded`].
+//! - `import`: archives and git repositories as sources of skills, imports and exports, in the module [`source`].
+//!   Without it, [`source`] reads and writes folders.
 //! - `sso`: credentials of `aws sso login`.
 //!
 //! A library user writes `default-features = false`, and compiles neither a command line nor a server.
@@ -130,7 +132,9 @@ mod backend;
 
 mod skill;
 
-mod admin;
+pub mod source;
+
+pub mod admin;
 
 #[cfg(feature = "cli")]
 #[doc(hidden)]

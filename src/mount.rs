@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
+use crate::index::Sha256;
 use crate::path::VirtualPath;
 
 /// The mount that has layers.
@@ -14,6 +15,10 @@ const SKILLS: &str = "skills";
 
 /// The catalogue index, beside a library.
 const INDEX: &str = ".skillfs/index.json";
+/// The content of published files, beside a library, by its SHA-256.
+const BLOBS: &str = ".skillfs/blobs/";
+/// The records of releases, beside a library.
+const RELEASES: &str = ".skillfs/releases/";
 
 /// The longest key S3 takes, in bytes.
 pub(crate) const MAX_KEY_BYTES: usize = 1024;
@@ -160,6 +165,11 @@ impl Mount {
         self.access
     }
 
+    /// Whether libraries lie behind it, be it one or several.
+    fn is_layered(&self) -> bool {
+        self.path.name() == Some(SKILLS)
+    }
+
     fn directory(&self, layer: usize) -> Option<Directory> {
         let prefix = self.layers.get(layer)?.prefix.clone();
         Some(Directory { path: self.path.clone(), prefix })
@@ -298,12 +308,89 @@ impl Library {
         }
     }
 
+    /// The prefix of all that belongs to it.
+    fn home(&self) -> String {
+        match self {
+            Self::User(user) => format!("{user}/"),
+            Self::Shared(library) => format!("shared/{library}/"),
+        }
+    }
+
+    /// Where the prefixes of users lie, among others.
+    pub(crate) fn of_all_users() -> KeyPrefix {
+        KeyPrefix(String::new())
+    }
+
+    /// Where the prefixes of shared libraries lie.
+    pub(crate) fn of_all_shared() -> KeyPrefix {
+        KeyPrefix("shared/".to_owned())
+    }
+
+    /// All that lies in it and beside it.
+    pub(crate) fn everything(&self) -> KeyPrefix {
+        KeyPrefix(self.home())
+    }
+
+    fn beside(&self, name: &str) -> WritableKey {
+        WritableKey(ObjectKey(format!("{}{name}", self.home())))
+    }
+
     /// The catalogue index, to be written.
     pub(crate) fn index(&self) -> WritableKey {
-        WritableKey(ObjectKey(match self {
-            Self::User(user) => format!("{user}/{INDEX}"),
-            Self::Shared(library) => format!("shared/{library}/{INDEX}"),
-        }))
+        self.beside(INDEX)
+    }
+
+    /// A key that is ours to make and to take away again.
+    pub(crate) fn probe(&self) -> WritableKey {
+        self.beside(".skillfs/probe")
+    }
+
+    /// The content with this digest.
+    pub(crate) fn blob(&self, sha256: Sha256) -> WritableKey {
+        self.beside(&format!("{BLOBS}{sha256}"))
+    }
+
+    /// The contents whose digests begin so; all of them with nothing.
+    pub(crate) fn blobs(&self, digits: &str) -> KeyPrefix {
+        KeyPrefix(format!("{}{BLOBS}{digits}", self.home()))
+    }
+
+    /// A listed key of a blob: its digest.
+    pub(crate) fn digest_of(&self, key: &str) -> Option<Sha256> {
+        Sha256::parse(key.strip_prefix(&self.home())?.strip_prefix(BLOBS)?)
+    }
+
+    /// The record of a release. Its id keeps apart what two who publish at once write down.
+    pub(crate) fn release(&self, number: u64, id: &str) -> WritableKey {
+        self.beside(&format!("{RELEASES}{number:08}-{id}.json"))
+    }
+
+    /// All records of releases.
+    pub(crate) fn releases(&self) -> KeyPrefix {
+        KeyPrefix(format!("{}{RELEASES}", self.home()))
+    }
+
+    /// A key that a listing of [`Library::blobs`] or [`Library::releases`] found.
+    pub(crate) fn listed_beside(&self, key: &str) -> Option<WritableKey> {
+        let name = key.strip_prefix(&self.home())?;
+        (name.starts_with(BLOBS) || name.starts_with(RELEASES))
+            .then(|| WritableKey(ObjectKey(key.to_owned())))
+    }
+
+    /// All that lies below a path of the library.
+    pub(crate) fn directory(&self, relative: &str) -> KeyPrefix {
+        KeyPrefix(format!("{}{SKILLS}/{relative}/", self.home()))
+    }
+
+    /// A file of the library, by its path below it: to be published.
+    pub(crate) fn file(&self, relative: &str) -> Result<(VirtualPath, WritableKey)> {
+        let skills = VirtualPath::top_level(SKILLS);
+        let path = skills.join_exact(relative).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidPath, format!("no path can name `{}`", shorten(relative)))
+                .with_hint("rename the file")
+        })?;
+        let key = checked_key(&path, format!("{}{SKILLS}/{relative}", self.home()))?;
+        Ok((path, WritableKey(key)))
     }
 }
 
@@ -325,7 +412,8 @@ pub(crate) enum Location {
     Mount(Directory),
     /// Something inside a mount: a file, a directory, both or nothing.
     Inside { key: ObjectKey, directory: Directory },
-    /// A mount of several layers, or something inside it: only all layers together can tell.
+    /// `/skills`, or something inside it: only all its libraries together, with what their indexes say of
+    /// releases, can tell.
     Layered,
 }
 
@@ -437,11 +525,18 @@ impl Mounts {
         Some(ObjectKey(format!("{home}{INDEX}")))
     }
 
-    /// The key of a path inside a mount of one layer: what [`Mounts::resolve`] gives, without the rest.
-    /// `None` for all else, errors too.
+    /// The content of a published file of a layer of `/skills`.
+    pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256) -> Option<ObjectKey> {
+        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
+        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix("skills/")?;
+        Some(ObjectKey(format!("{home}{BLOBS}{sha256}")))
+    }
+
+    /// The key of a path inside a mount: what [`Mounts::resolve`] gives, without the rest. `None` for all
+    /// else: `/skills`, and errors too.
     pub(crate) fn plain_key(&self, path: &VirtualPath) -> Option<String> {
         let mount = self.mount_of(path).ok()??;
-        (mount.layers.len() == 1).then(|| Self::key_in(mount, 0, path))?
+        (!mount.is_layered()).then(|| Self::key_in(mount, 0, path))?
     }
 
     /// The same for a layer of the mount.
@@ -459,7 +554,7 @@ impl Mounts {
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
         match self.mount_of(path)? {
             None => Ok(Location::Root),
-            Some(mount) if mount.layers.len() > 1 => {
+            Some(mount) if mount.is_layered() => {
                 // The longest layer decides whether the name fits into a key.
                 for layer in 0..mount.layers.len() {
                     Self::resolve_in(mount, layer, path)?;
@@ -583,12 +678,20 @@ mod tests {
         }
     }
 
+    /// Of `/skills`, where it leads in the first library.
+    fn first(mounts: &Mounts, path: &VirtualPath) -> Result<Location> {
+        match mounts.resolve(path)? {
+            Location::Layered => mounts.resolve_layer(path, 0),
+            other => Ok(other),
+        }
+    }
+
     fn key(mounts: &Mounts, path: &str) -> Result<String> {
-        match mounts.resolve(&VirtualPath::parse(path)?)? {
+        match first(mounts, &VirtualPath::parse(path)?)? {
             Location::Root => Ok(String::new()),
             Location::Mount(directory) => Ok(directory.prefix().as_str().to_owned()),
             Location::Inside { key, .. } => Ok(key.as_str().to_owned()),
-            Location::Layered => Ok("layered".to_owned()),
+            Location::Layered => panic!("a layer has none"),
         }
     }
 
@@ -610,20 +713,20 @@ mod tests {
         let mounts = Mounts::of(&Session { libraries, ..session("u1", "t1", "k1") });
         let path = VirtualPath::parse("/skills/a/SKILL.md").unwrap();
         assert_eq!(mounts.resolve(&path).unwrap(), Location::Layered);
-        let key = |layer| match mounts.resolve_layer(&path, layer).unwrap() {
+        let in_layer = |layer| match mounts.resolve_layer(&path, layer).unwrap() {
             Location::Inside { key, .. } => key.as_str().to_owned(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(key(0), "u1/skills/a/SKILL.md");
-        assert_eq!(key(1), "shared/acme/skills/a/SKILL.md");
-        assert_eq!(key(2), "shared/skills/skills/a/SKILL.md");
+        assert_eq!(in_layer(0), "u1/skills/a/SKILL.md");
+        assert_eq!(in_layer(1), "shared/acme/skills/a/SKILL.md");
+        assert_eq!(in_layer(2), "shared/skills/skills/a/SKILL.md");
         assert!(mounts.resolve_layer(&path, 3).is_err());
         assert_eq!(mounts.library_of(0), None);
         assert_eq!(mounts.library_of(1).unwrap().as_str(), "acme");
         // A library alone is a mount too, of one layer.
         let libraries = vec![LibraryId::parse("acme").unwrap()];
         let mounts = Mounts::of(&Session { libraries, ..Session::default() });
-        assert!(matches!(mounts.resolve(&path).unwrap(), Location::Inside { .. }));
+        assert_eq!(key(&mounts, path.as_str()).unwrap(), "shared/acme/skills/a/SKILL.md");
     }
 
     #[test]
@@ -760,7 +863,7 @@ mod tests {
             };
             let (a, b) = (of(a), of(b));
             let Ok(path) = VirtualPath::parse(&path) else { return Ok(()) };
-            if let Ok(Location::Inside { key, .. }) = a.resolve(&path) {
+            if let Ok(Location::Inside { key, .. }) = first(&a, &path) {
                 for mount in b.iter() {
                     prop_assert!(!key.as_str().starts_with(mount.layers[0].prefix.as_str()));
                 }
@@ -778,9 +881,9 @@ mod tests {
         fn the_way_back_is_exact(text in hostile_path()) {
             let mounts = Mounts::of(&session("u1", "t1", "k1"));
             let Ok(path) = VirtualPath::parse(&text) else { return Ok(()) };
-            if let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) {
+            if let Ok(Location::Inside { key, .. }) = first(&mounts, &path) {
                 let mount = VirtualPath::parse(&format!("/{}", path.segments().next().unwrap())).unwrap();
-                let Ok(Location::Mount(directory)) = mounts.resolve(&mount) else { panic!("a mount") };
+                let Ok(Location::Mount(directory)) = first(&mounts, &mount) else { panic!("a mount") };
                 prop_assert_eq!(directory.path_of(key.as_str()), Some(path));
             }
         }

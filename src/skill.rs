@@ -15,6 +15,7 @@ use serde::Serialize;
 pub use self::catalog::{AvailableSkill, Budgeted, CatalogFormat, available_skills};
 pub use self::library::{Dependencies, SkillLibrary, Unknown};
 pub use self::load::LoadedSkill;
+pub(crate) use self::local::judge;
 pub use self::local::{LocalSkill, check_folder};
 use crate::id::LibraryId;
 use crate::manifest::{Diagnostic, Manifest};

@@ -218,6 +218,16 @@ impl Store {
         self.no_conditional_deletes.store(true, Ordering::Relaxed);
     }
 
+    /// The time at the server; ours, before it has told.
+    pub(crate) fn server_time(&self) -> SystemTime {
+        self.clock.now().unwrap_or_else(SystemTime::now)
+    }
+
+    /// How long a request that sends so many bytes may be on its way.
+    pub(crate) fn longest_request(&self, bytes: u64) -> Duration {
+        self.upload_patience(bytes)
+    }
+
     /// The largest content that is sent in one request.
     pub(crate) fn single_put_bytes(&self) -> u64 {
         self.part_bytes * 2

@@ -1,41 +1,41 @@
-//! What lies beside a library: read and written by those who look after it.
+//! What those need who look after libraries: objects of a library and beside it, read and written by key.
+//!
+//! The keys come from [`Library`], which makes none outside itself.
 
-use sha2::{Digest, Sha256};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use sha2::Digest as _;
 
 use super::S3Backend;
 use super::read::changed_while_read;
-use crate::error::Result;
-use crate::mount::{Library, Location};
+use super::union::UnionFile;
+use super::write::new_properties;
+use crate::entry::Depth;
+use crate::error::{Error, ErrorKind, Result};
+use crate::index::Sha256;
+use crate::mount::{KeyPrefix, Library, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{
-    ByteRange, Condition, Expect, Fetched, History, Meta, Payload, Properties, Put, Write, WriteId,
-};
+use crate::store::{ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, PartSource, Put, WriteId};
 
 impl S3Backend {
-    /// The SHA-256 of a file of one layer, in the version that a listing found there, and its first bytes.
-    /// One request.
+    /// The SHA-256 of a file, in the version that a listing found, and its first bytes. One request.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when it is another version now, or gone.
     pub(crate) async fn digest_listed(
         &self,
         path: &VirtualPath,
-        layer: usize,
-        meta: &Meta,
+        found: &UnionFile,
         most: u64,
-    ) -> Result<(String, Vec<u8>)> {
-        let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
-            return Err(Self::not_found(path));
-        };
-        let (mut digest, mut head) = (Sha256::new(), Vec::new());
-        if meta.size > 0 {
+    ) -> Result<(Sha256, Vec<u8>)> {
+        let (mut digest, mut head) = (sha2::Sha256::new(), Vec::new());
+        if found.meta.size > 0 {
             let whole = ByteRange { start: 0, end: None };
-            let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
-            let fetched = self.store().get(&key, whole, expect).await.map_err(|e| e.during("read", path))?;
-            let Fetched::Found { mut body, meta: now, .. } = fetched else {
+            let (now, Some(mut body)) = self.listed_bytes(path, found, whole).await? else {
                 return Err(changed_while_read(path));
             };
-            if now.etag != meta.etag || now.size != meta.size {
+            if now.size != found.meta.size {
                 return Err(changed_while_read(path));
             }
             while let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("read", path))? {
@@ -44,35 +44,138 @@ impl S3Backend {
                 digest.update(&piece);
             }
         }
-        let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok((sha256, head))
+        Ok((Sha256::finish(digest), head))
     }
 
-    /// Writes the index of a library over the version that was seen. `false` when another was first.
-    pub(crate) async fn write_beside(
+    /// The SHA-256 of an object as it is now, and what the server says of it; `None` when there is none.
+    pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Sha256, Meta)>> {
+        let whole = ByteRange { start: 0, end: None };
+        let mut digest = sha2::Sha256::new();
+        let meta = match self.store().get(key, whole, Expect::Any).await? {
+            Fetched::Found { meta, mut body, .. } => {
+                while let Some(piece) = body.next(self.store()).await? {
+                    digest.update(&piece);
+                }
+                meta
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some((Sha256::finish(digest), meta)))
+    }
+
+    /// An object as it is now, whole; `None` when there is none.
+    pub(crate) async fn object(&self, key: &ObjectKey) -> Result<Option<(Meta, Bytes)>> {
+        let whole = ByteRange { start: 0, end: None };
+        match self.store().get(key, whole, Expect::Any).await? {
+            Fetched::Found { meta, mut body, .. } => {
+                let mut bytes = Vec::new();
+                body.collect(self.store(), &mut bytes).await?;
+                Ok(Some((meta, bytes.into())))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What the server says of an object; `None` when there is none.
+    pub(crate) async fn object_meta(&self, key: &ObjectKey) -> Result<Option<Meta>> {
+        self.store().head(key).await
+    }
+
+    /// All objects below a prefix.
+    pub(crate) async fn objects(&self, prefix: &KeyPrefix) -> Result<Vec<(String, Meta)>> {
+        let mut found = Vec::new();
+        let mut lister = Lister::new(prefix, Depth::All);
+        while let Some(page) = lister.next(self.store()).await? {
+            for item in page {
+                if let Listed::Object { key, meta } = item {
+                    found.push((key, meta));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The names right below a prefix that have something below them.
+    pub(crate) async fn prefixes(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
+        let mut found = Vec::new();
+        let mut lister = Lister::new(prefix, Depth::One);
+        while let Some(page) = lister.next(self.store()).await? {
+            for item in page {
+                if let Listed::Prefix(key) = item {
+                    let name = key.strip_prefix(prefix.as_str()).and_then(|name| name.strip_suffix('/'));
+                    found.extend(name.map(str::to_owned));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes an object, as a type of content that its name tells. `None` when the condition does not hold;
+    /// the ETag is not known when another writer came by.
+    pub(crate) async fn put_object(
         &self,
-        library: &Library,
-        bytes: Vec<u8>,
-        seen: Option<&str>,
-    ) -> Result<bool> {
-        let key = library.index();
+        key: &WritableKey,
+        name: &str,
+        content: Bytes,
+        condition: Condition,
+    ) -> Result<Option<Option<String>>> {
         let id = WriteId::new()?;
-        let properties = Properties {
-            content_type: Some("application/json".to_owned()),
-            history: History::first(&id),
-            ..Properties::default()
-        };
-        let condition = match seen {
-            Some(etag) => Condition::Version { etag: etag.to_owned(), known: None },
-            None => Condition::Absent,
-        };
-        let payload = Payload::Bytes(bytes.into());
-        let write = Write { key: &key, id: &id, payload, condition, properties: &properties };
-        let put = self.store().put(&write).await.map_err(|e| e.during("write the index of", library));
-        // Sessions of this process see it at once.
+        let properties = new_properties(name, &id);
+        let pieces = self.pieces(content);
+        Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {
+            Put::Done { etag } => Some(etag),
+            Put::Overtaken => None,
+        })
+    }
+
+    /// Copies a version of an object, on the server.
+    pub(crate) async fn copy_object(
+        &self,
+        source: &ObjectKey,
+        key: &WritableKey,
+        name: &str,
+    ) -> Result<bool> {
+        let Some(seen) = self.store().look(source).await? else { return Ok(false) };
+        let id = WriteId::new()?;
+        let properties = new_properties(name, &id);
+        let pieces: Vec<PartSource> = self.copied(source, &seen)?;
+        let put = self.put_pieces(key, &id, Condition::Always, &properties, pieces).await?;
+        Ok(matches!(put, Put::Done { .. }))
+    }
+
+    /// Deletes an object if it is this version. `false` when it is another one.
+    pub(crate) async fn delete_object(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
+        self.store().delete_version(key, version).await
+    }
+
+    /// Whether the server minds conditions: without that, nothing can be published safely.
+    pub(crate) async fn check_conditions(&self, library: &Library) -> Result<()> {
+        if self.store().conditional_writes(&library.probe()).await? {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "this server does not mind conditional writes")
+            .with_hint("publishing needs them: two administrators could overwrite each other; use a server that has them"))
+    }
+
+    /// Uploads that were begun in a library or beside it, and not completed.
+    pub(crate) async fn unfinished_uploads(&self, library: &Library) -> Result<Vec<String>> {
+        self.store().unfinished_uploads(&library.everything()).await
+    }
+
+    /// The time at the server, as far as it is known.
+    pub(crate) fn server_time(&self) -> SystemTime {
+        self.store().server_time()
+    }
+
+    /// How long a request that sends so many bytes may be on its way.
+    pub(crate) fn longest_request(&self, bytes: u64) -> std::time::Duration {
+        self.store().longest_request(bytes)
+    }
+
+    /// Sessions of this process see at once what has changed in the session's libraries.
+    pub(crate) fn library_changed(&self) {
         for top in self.mounts.skill_layers() {
             self.cache().changed(top.prefix().as_str());
         }
-        Ok(matches!(put?, Put::Done { .. }))
     }
 }

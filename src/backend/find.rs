@@ -11,7 +11,7 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::list::file;
-use super::union::below_mount;
+use super::union::{UnionFile, below_mount};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
@@ -50,6 +50,8 @@ pub(super) struct Candidate {
     pub(super) path: VirtualPath,
     pub(super) key: ObjectKey,
     pub(super) meta: Meta,
+    /// How `/skills` shows it.
+    pub(super) listed: Option<UnionFile>,
 }
 
 /// Where a search starts.
@@ -173,7 +175,7 @@ struct FileWalk {
 
 enum Listable {
     Directory(Directory),
-    /// Below `/skills`, when several libraries lie behind it, or when what lies there is known.
+    /// Below `/skills`.
     Layered(VirtualPath),
 }
 
@@ -214,7 +216,7 @@ impl FileWalk {
             for item in page {
                 let Listed::Object { key, meta } = item else { continue };
                 match directory.file(&key) {
-                    Some((path, key)) => self.offer(Candidate { path, key, meta }),
+                    Some((path, key)) => self.offer(Candidate { path, key, meta, listed: None }),
                     // The marker of a folder is no file, and nothing is hidden with it.
                     None if meta.size == 0 && directory.marker(&key).is_some() => {}
                     None => {
@@ -239,9 +241,6 @@ impl FileWalk {
             }
         }
         let listable = |path: &VirtualPath| match mounts.resolve(path)? {
-            Location::Mount(_) | Location::Inside { .. } if self.backend.is_listed(path) => {
-                Ok(Some(Listable::Layered(path.clone())))
-            }
             Location::Mount(directory) | Location::Inside { directory, .. } => {
                 Ok(Some(Listable::Directory(directory)))
             }
@@ -281,7 +280,8 @@ impl FileWalk {
             self.found = true;
             let Some(path) = path.join_exact(name) else { continue };
             if let Location::Inside { key, .. } = backend.mounts.resolve_layer(&path, found.layer)? {
-                self.offer(Candidate { path, key, meta: found.meta.clone() });
+                let (meta, listed) = (found.meta.clone(), Some(found.clone()));
+                self.offer(Candidate { path, key, meta, listed });
             }
         }
         Ok(())
@@ -303,13 +303,13 @@ impl FileWalk {
                     return Ok(());
                 }
                 let meta = self.backend.store().head(&key).await.map_err(|e| e.during("look at", root))?;
-                meta.map(|meta| (key, meta))
+                meta.map(|meta| (key, meta, None))
             }
             Location::Layered => {
                 let union = self.backend.union_around(root).await?;
                 match union.file(below_mount(root)) {
                     Some(found) => match mounts.resolve_layer(root, found.layer)? {
-                        Location::Inside { key, .. } => Some((key, found.meta.clone())),
+                        Location::Inside { key, .. } => Some((key, found.meta.clone(), Some(found.clone()))),
                         _ => None,
                     },
                     None if union.is_directory(below_mount(root)) => return Ok(()),
@@ -318,11 +318,11 @@ impl FileWalk {
             }
             Location::Root | Location::Mount(_) => return Ok(()),
         };
-        let Some((key, meta)) = file else { return Err(S3Backend::not_found(root)) };
+        let Some((key, meta, listed)) = file else { return Err(S3Backend::not_found(root)) };
         // A file is its own name below itself.
         let name = root.name().unwrap_or_default();
         if self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name)) {
-            self.ready.push_back(Candidate { path: root.clone(), key, meta });
+            self.ready.push_back(Candidate { path: root.clone(), key, meta, listed });
         }
         Ok(())
     }

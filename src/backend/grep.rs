@@ -18,7 +18,7 @@ use super::known::{Content, Fact, File, same_version};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::search::{Hits, Meaning, Query};
-use crate::store::{Body, ByteRange, Expect, Fetched};
+use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
 /// Files that are read at once.
@@ -275,17 +275,18 @@ impl S3Backend {
             return search_whole(path, query, move || content).await.map(|(found, _)| found);
         }
         let asked = (self.cache().epoch(file.key.as_str()), Instant::now());
-        let fetched = self.store().get(&file.key, whole, Expect::Any).await;
-        let fetched = fetched.map_err(|e| e.during("search", path))?;
-        let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(Searched::Gone) };
+        let Some((meta, mut body)) = self.content_of(file, whole).await? else { return Ok(Searched::Gone) };
         if meta.size <= WHOLE_BYTES {
             let mut bytes = Vec::new();
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
             let decode = move || Content::of_text(text::decode(bytes));
             let (found, content) = search_whole(path, query, decode).await?;
             let (path, key) = (file.path.clone(), file.key.clone());
-            let fact = Fact::File(File { path, key, meta, content });
-            self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
+            // What came from a release is remembered by its digest.
+            if file.listed.as_ref().is_none_or(|listed| listed.meta.etag == meta.etag) {
+                let fact = Fact::File(File { path, key, meta, content });
+                self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
+            }
             return Ok(found);
         }
         // The head decides, before the rest is waited for.
@@ -308,13 +309,25 @@ impl S3Backend {
                 // Happens once: only UTF-8 can turn out to be something else.
                 Streamed::Legacy(legacy) => encoding = legacy,
             }
-            let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
-            let again = self.store().get(&file.key, whole, expect).await;
-            match again.map_err(|e| e.during("search", path))? {
-                Fetched::Found { body: again, .. } => (body, head) = (again, Bytes::new()),
+            match self.content_of(file, whole).await? {
+                Some((now, again)) if now.etag == meta.etag => (body, head) = (again, Bytes::new()),
                 _ => return Ok(Searched::Gone),
             }
         }
+    }
+
+    /// What a file holds: in the version that was listed, where several files must fit together.
+    async fn content_of(&self, file: &Candidate, range: ByteRange) -> Result<Option<(Meta, Box<Body>)>> {
+        let path = &file.path;
+        if let Some(listed) = &file.listed {
+            let (meta, body) = self.listed_bytes(path, listed, range).await?;
+            return Ok(body.map(|body| (meta, body)));
+        }
+        let fetched = self.store().get(&file.key, range, Expect::Any).await;
+        Ok(match fetched.map_err(|e| e.during("search", path))? {
+            Fetched::Found { meta, body, .. } => Some((meta, body)),
+            _ => None,
+        })
     }
 
     /// The text of the version that was listed, where it is known.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 
 use super::S3Backend;
-use super::union::{LayerListing, Union};
+use super::union::{LayerFile, LayerListing, Union, UnionFile};
 use crate::cache::{Epoch, Kept, Lookup};
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, IndexedCategory, IndexedFile, IndexedSkill, MAX_BYTES};
+use crate::index::{Index, IndexedCategory, IndexedFile, IndexedSkill, MAX_BYTES, Sha256, State};
 use crate::mount::{Directory, Location, MAX_KEY_BYTES, Mounts, ObjectKey, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{ByteRange, Expect, Fetched, Listed, Lister, Meta};
@@ -23,14 +23,21 @@ use crate::store::{ByteRange, Expect, Fetched, Listed, Lister, Meta};
 /// How often a library is listed again when its index changes meanwhile.
 const ROUNDS: u32 = 3;
 
+/// A library that had no index when this began, and was listed within this time, was not yet being published
+/// to while it was listed.
+pub(crate) const FIRST_INDEX: Duration = Duration::from_secs(3);
+
 /// An index of this size is read on a thread that may take its time.
 const LARGE_INDEX: usize = 64 * 1024;
 
 /// One library, or the part of it below one name, as it was at one moment.
 #[derive(Debug)]
 pub(crate) struct Layer {
+    /// What readers see: published skills as their releases are.
     pub(super) listing: LayerListing,
     index: Option<Arc<KnownIndex>>,
+    /// Whether the index was the same around the listing: then what differs was changed by hand.
+    proven: bool,
 }
 
 /// One version of an index.
@@ -75,14 +82,32 @@ pub(super) fn name_of(mounts: &Mounts) -> Arc<str> {
 }
 
 impl Layer {
-    fn index(&self) -> Option<&Index> {
-        self.index.as_ref()?.index.as_ref()
+    fn of(listing: LayerListing, index: &Option<Arc<KnownIndex>>, below: &str, proven: bool) -> Self {
+        let listing = match index_of(index) {
+            Some(index) => listing.with_releases(index, below, proven),
+            None => listing,
+        };
+        Self { listing, index: index.clone(), proven }
+    }
+
+    /// A library of which nothing but the index is there.
+    pub(super) fn of_index(index: Index) -> Self {
+        let index = Some(Arc::new(KnownIndex { etag: String::new(), index: Some(index) }));
+        Self::of(LayerListing::default(), &index, "", false)
+    }
+
+    pub(super) fn index(&self) -> Option<&Index> {
+        index_of(&self.index)
     }
 
     /// What the index says of a skill whose file is this version.
-    pub(super) fn indexed_skill(&self, path: &str, file: &str, meta: &Meta) -> Option<&IndexedSkill> {
+    pub(super) fn indexed_skill(&self, path: &str, file: &str, found: &UnionFile) -> Option<&IndexedSkill> {
         let skill = self.index()?.skills.get(path).filter(|skill| skill.file == file)?;
-        skill.files.get(file).is_some_and(|file| is_version(file, meta)).then_some(skill)
+        let is_version = |file: &IndexedFile| match found.release {
+            Some(release) => release.sha256 == file.sha256,
+            None => is_version(file, &found.meta),
+        };
+        skill.files.get(file).is_some_and(is_version).then_some(skill)
     }
 
     /// What the index says of a category whose description is this version.
@@ -95,38 +120,35 @@ impl Layer {
     }
 
     /// The digest of this version of a file of a skill.
-    pub(super) fn sha256(&self, skill: &str, name: &str, meta: &Meta) -> Option<&str> {
+    pub(super) fn sha256(&self, skill: &str, name: &str, meta: &Meta) -> Option<Sha256> {
         let file = self.index()?.skills.get(skill)?.files.get(name)?;
-        is_version(file, meta).then_some(file.sha256.as_str())
-    }
-
-    /// Whether listing and index tell the same, below a prefix of the library.
-    fn agrees(&self, prefix: &str) -> bool {
-        let Some(index) = self.index() else { return true };
-        let below = |path: &str| prefix.is_empty() || format!("{path}/").starts_with(prefix);
-        let indexed = index.skills.keys().filter(|path| below(path)).count();
-        let agree = |(path, file): (&String, &String)| {
-            index.skills.get(path).is_some_and(|skill| {
-                skill.file == *file
-                    && self.listing.files_in(path).count() == skill.files.len()
-                    && self
-                        .listing
-                        .files_in(path)
-                        .all(|(name, meta)| skill.files.get(name).is_some_and(|file| is_version(file, meta)))
-            })
-        };
-        let described = |(path, meta): (&str, &Meta)| {
-            index.categories.get(path).is_some_and(|category| is_version(&category.file, meta))
-        };
-        indexed == self.listing.skills.len()
-            && self.listing.skills.iter().all(agree)
-            && self.listing.descriptions().all(described)
+        is_version(file, meta).then_some(file.sha256)
     }
 
     fn weight(&self) -> u64 {
         // The index is kept for itself, too; but what holds it keeps it alive.
         self.listing.weight() + self.index().map_or(0, Index::weight) + 200
     }
+}
+
+/// Whether a listing and an index tell the same, below a prefix of the library. What a release is still
+/// writing is left out: there the index alone counts.
+fn agree(listing: &LayerListing, index: &Option<Arc<KnownIndex>>, prefix: &str) -> bool {
+    let Some(index) = index_of(index) else { return true };
+    let below = |path: &str| prefix.is_empty() || format!("{path}/").starts_with(prefix);
+    let settled =
+        |skill: &IndexedSkill| skill.managed.as_ref().is_none_or(|managed| managed.state == State::Published);
+    let recorded = |(path, skill): (&String, &IndexedSkill)| {
+        listing.skills.get(path) == Some(&skill.file) && listing.is_as_recorded(path, skill)
+    };
+    let indexed = index.skills.iter().filter(|(path, skill)| below(path) && settled(skill));
+    let mut listed = listing.skills.keys();
+    let described = |(path, file): (&str, &LayerFile)| {
+        index.categories.get(path).is_some_and(|category| is_version(&category.file, &file.meta))
+    };
+    indexed.into_iter().all(recorded)
+        && listed.all(|path| index.skills.contains_key(path))
+        && listing.descriptions().all(described)
 }
 
 fn is_version(file: &IndexedFile, meta: &Meta) -> bool {
@@ -139,6 +161,9 @@ impl S3Backend {
     pub(crate) async fn union(&self, under: &VirtualPath) -> Result<Arc<Union>> {
         // Without the mount this says what it needs.
         self.mounts.resolve(under)?;
+        if let Some(pinned) = &self.pinned {
+            return Ok(pinned.clone());
+        }
         let first = super::union::below_mount(under).split('/').next().unwrap_or_default().to_owned();
         // All of it tells about every part.
         if let Some(union) = self.known_union("") {
@@ -164,11 +189,6 @@ impl S3Backend {
 
     pub(crate) fn tenant(&self) -> &Tenant {
         self.store.tenant()
-    }
-
-    /// Whether a listing is known that tells what a path of `/skills` is.
-    pub(super) fn is_listed(&self, path: &VirtualPath) -> bool {
-        self.known_union_of(path).is_some()
     }
 
     pub(super) fn known_union_of(&self, path: &VirtualPath) -> Option<Arc<Union>> {
@@ -205,6 +225,9 @@ impl S3Backend {
     }
 
     fn known_union(&self, first: &str) -> Option<Arc<Union>> {
+        if let Some(pinned) = &self.pinned {
+            return Some(pinned.clone());
+        }
         let bound = self.skills_bound();
         if bound.is_zero() {
             return None;
@@ -306,6 +329,7 @@ impl S3Backend {
     async fn find_layer(&self, scope: &Scope, prior: Option<&LayerAt>) -> Result<Arc<Layer>> {
         let top = scope.top.prefix().as_str();
         let below = scope.directory.prefix().as_str().strip_prefix(top).unwrap_or_default().to_owned();
+        let began = Instant::now();
         // Known from before the listing begins.
         let known = self.recall_index(scope).or_else(|| prior.and_then(|prior| prior.layer.index.clone()));
         let listed = async {
@@ -328,32 +352,43 @@ impl S3Backend {
             (items, None) => items,
             (_, Some(first)) => self.list_library(scope, index_of(&index), Some(first)).await?,
         };
-        let mut layer = Layer { listing: LayerListing::of(&scope.top, listed), index: index.clone() };
+        // Whoever writes the first index of a library waits so long before it changes anything in it.
+        if index_of(&index).is_none() && began.elapsed() > FIRST_INDEX {
+            index = self.ask_index(scope, index).await?;
+        }
+        let mut listing = LayerListing::of(&scope.top, listed);
+        let mut proven = false;
         // The very same as before was looked at before.
-        let same = |prior: &&LayerAt| {
-            prior.layer.listing == layer.listing && etag_of(&prior.layer.index) == etag_of(&index)
-        };
-        if let Some(prior) = prior.filter(same) {
-            return Ok(prior.layer.clone());
+        let prior = prior.filter(|prior| etag_of(&prior.layer.index) == etag_of(&index));
+        if let Some(prior) = prior.filter(|prior| prior.layer.proven) {
+            let shown = Layer::of(listing.clone(), &index, &below, true);
+            if shown.listing == prior.layer.listing {
+                return Ok(prior.layer.clone());
+            }
         }
         let mut known_before = known.is_some() && etag_of(&known) == etag_of(&index);
         for _ in 0..ROUNDS {
-            if layer.agrees(&below) {
+            if agree(&listing, &index, &below) {
                 break;
             }
             if known_before {
                 let now = self.ask_index(scope, index.clone()).await?;
                 if etag_of(&now) == etag_of(&index) {
                     // It was the same all the time: somebody changed the library by hand.
+                    proven = true;
                     break;
                 }
                 index = now;
             }
             known_before = true;
             let items = self.list_library(scope, index_of(&index), None).await?;
-            layer = Layer { listing: LayerListing::of(&scope.top, items), index: index.clone() };
+            listing = LayerListing::of(&scope.top, items);
         }
-        Ok(Arc::new(layer))
+        let layer = Layer::of(listing, &index, &below, proven);
+        Ok(match prior.filter(|prior| prior.layer.listing == layer.listing && !prior.layer.proven) {
+            Some(prior) if etag_of(&prior.layer.index) == etag_of(&layer.index) => prior.layer.clone(),
+            _ => Arc::new(layer),
+        })
     }
 
     /// All that lies in a scope. Where an index tells its keys, the pages are asked for at once.
@@ -465,6 +500,21 @@ impl S3Backend {
         let owner = self.store.tenant().owner_of(key.as_str());
         self.cache().keep(key.as_str(), &owner, asked, known.clone(), weight);
         Ok(Some(known))
+    }
+
+    /// The same session, whose `/skills` stays as it is now, whatever is published meanwhile: for one turn of an
+    /// agent, which reads a skill and its files one after the other.
+    ///
+    /// The files of a published skill are read from its release, to the end. A skill that was put there by
+    /// hand answers [`ErrorKind::Conflict`] once the file that was seen is gone.
+    ///
+    /// Costs what [`S3Backend::catalogue_version`] does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the session has no `/skills`.
+    pub async fn pinned(&self) -> Result<Self> {
+        let union = self.union_all().await?;
+        Ok(Self { pinned: Some(union), ..self.clone() })
     }
 
     /// Changes whenever a skill, a category's description or the order of the libraries does.

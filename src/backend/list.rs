@@ -72,11 +72,7 @@ impl S3Backend {
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
         let bound = self.bound(&path);
         let directory = match self.mounts.resolve(&path)? {
-            Location::Mount(directory) | Location::Inside { directory, .. }
-                if !bound.is_zero() && !self.is_listed(&path) =>
-            {
-                directory
-            }
+            Location::Mount(directory) | Location::Inside { directory, .. } if !bound.is_zero() => directory,
             _ => return self.list_now(&path, depth).await,
         };
         let name = match depth {
@@ -160,7 +156,7 @@ impl KnownListing {
 /// Something to list.
 enum Target {
     Directory(Directory),
-    /// Below `/skills`, when several libraries lie behind it, or when what lies there is known.
+    /// Below `/skills`.
     Layered(VirtualPath),
 }
 
@@ -185,7 +181,6 @@ struct Walk {
 impl Walk {
     fn new(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
         let location = backend.mounts.resolve(path)?;
-        let listed = backend.is_listed(path);
         let mut walk = Self {
             backend,
             depth,
@@ -206,16 +201,11 @@ impl Walk {
                 if depth == Depth::All {
                     for mount in mounts.iter() {
                         walk.left.push_back(match mounts.resolve(mount.path())? {
-                            Location::Mount(directory) if !walk.backend.is_listed(mount.path()) => {
-                                Target::Directory(directory)
-                            }
+                            Location::Mount(directory) => Target::Directory(directory),
                             _ => Target::Layered(mount.path().clone()),
                         });
                     }
                 }
-            }
-            Location::Mount(_) | Location::Inside { .. } if listed => {
-                walk.left.push_back(Target::Layered(path.clone()));
             }
             Location::Mount(directory) => walk.left.push_back(Target::Directory(directory)),
             Location::Inside { key, directory } => {

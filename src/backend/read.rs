@@ -11,7 +11,7 @@ use tracing::instrument;
 use super::S3Backend;
 use super::known::{Content, Fact, File, KnownText, Want};
 use super::lines::{LineIndex, Watcher};
-use super::union::Found;
+use super::union::{Found, UnionFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
@@ -100,7 +100,7 @@ impl S3Backend {
     /// single-byte encodings. A last segment without a dot that is no file is tried with `.md`.
     ///
     /// Costs one request up to 64 KiB, two beyond; one more where `.md` was added; two or three
-    /// when nothing is there.
+    /// when nothing is there. Below `/skills`, what lies there is listed first, unless it is known.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; [`ErrorKind::BinaryFile`] with type and
@@ -190,16 +190,8 @@ impl S3Backend {
     }
 
     /// Reads a text file whole, of the layer and in the version that a listing found.
-    pub(crate) async fn read_layer_text(
-        &self,
-        path: &VirtualPath,
-        layer: usize,
-        meta: &Meta,
-    ) -> Result<TextFile> {
-        let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
-            return Err(Self::not_found(path));
-        };
-        let fact = self.fact_of_version(path, &key, meta, Want::Text).await?;
+    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, found: &UnionFile) -> Result<TextFile> {
+        let fact = self.listed_file(path, found, Want::Text).await?;
         self.text_of(path, &fact, None).await
     }
 
@@ -232,15 +224,10 @@ impl S3Backend {
         let fact = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
             Location::Layered => return self.find_listed(path, want).await,
-            Location::Inside { key, directory } => {
-                if self.is_listed(path) {
-                    return self.find_listed(path, want).await;
-                }
-                match self.known_fact(path, want) {
-                    Some(fact) => fact,
-                    None => self.ask_fact(path.clone(), key, directory, want, self.bound(path)).await?,
-                }
-            }
+            Location::Inside { key, directory } => match self.known_fact(path, want) {
+                Some(fact) => fact,
+                None => self.ask_fact(path.clone(), key, directory, want, self.bound(path)).await?,
+            },
         };
         match &*fact {
             Fact::File(file) => Ok(file.clone()),
@@ -260,9 +247,10 @@ impl S3Backend {
                 Found::Directory => return Err(is_directory(path)),
                 Found::Nothing => return Err(Self::not_found(path)),
             };
-            let Location::Inside { key, .. } = self.mounts.resolve_layer(&real, found.layer)? else { break };
-            match self.fact_of_version(&real, &key, &found.meta, want).await {
-                Err(error) if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS => {
+            match self.listed_file(&real, found, want).await {
+                Err(error)
+                    if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS && self.pinned.is_none() =>
+                {
                     backend.fresh = true;
                 }
                 Err(error) => return Err(error),
@@ -417,14 +405,13 @@ impl S3Backend {
         let (key, directory) = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
             Location::Layered => return self.open_listed(path, range).await,
-            Location::Inside { .. } if self.is_listed(path) => return self.open_listed(path, range).await,
             Location::Inside { key, directory } => (key, directory),
         };
-        if let Some(opened) = self.try_open(path, &key, range, Expect::Any).await? {
+        if let Some(opened) = self.try_open(path, &key, range).await? {
             return Ok(opened);
         }
         if let Some((path, key)) = self.md_fallback(path)
-            && let Some(opened) = self.try_open(&path, &key, range, Expect::Any).await?
+            && let Some(opened) = self.try_open(&path, &key, range).await?
         {
             return Ok(opened);
         }
@@ -443,12 +430,9 @@ impl S3Backend {
             Found::Directory => return Err(is_directory(path)),
             Found::Nothing => return Err(Self::not_found(path)),
         };
-        let Location::Inside { key, .. } = self.mounts.resolve_layer(&real, found.layer)? else {
-            return Err(Self::not_found(path));
-        };
-        let expect = found.meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
         // Gone since it was listed: then it is listed anew.
-        self.try_open(&real, &key, range, expect).await?.ok_or_else(|| changed_while_read(&real))
+        let (meta, body) = self.listed_bytes(&real, found, range).await?;
+        Ok(Opened { path: real, meta, body })
     }
 
     async fn try_open(
@@ -456,10 +440,9 @@ impl S3Backend {
         path: &VirtualPath,
         key: &ObjectKey,
         range: ByteRange,
-        expect: Expect<'_>,
     ) -> Result<Option<Opened>> {
         for _ in 0..ATTEMPTS {
-            match self.store().get(key, range, expect).await.map_err(|e| e.during("read", path))? {
+            match self.store().get(key, range, Expect::Any).await.map_err(|e| e.during("read", path))? {
                 Fetched::Found { meta, body, .. } => {
                     return Ok(Some(Opened { path: path.clone(), meta, body: Some(body) }));
                 }

@@ -19,7 +19,8 @@ impl S3Backend {
     /// directory; the entry names the real path.
     ///
     /// Costs, with a dot in the name: one request for a file, two for anything else. Without a
-    /// dot: three, sent at once. The root and the mounts: none.
+    /// dot: three, sent at once. The root and the mounts: none. Below `/skills`: a listing and a look at the
+    /// index, sent at once; none while they are known.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when nothing is there.
@@ -50,12 +51,11 @@ impl S3Backend {
     async fn stat_path(&self, path: VirtualPath) -> Result<Entry> {
         let (key, directory) = match self.mounts.resolve(&path)? {
             Location::Root | Location::Mount(_) => return Ok(Entry::directory(path)),
+            // The mount itself is always there.
+            Location::Layered if path.segments().count() == 1 => return Ok(Entry::directory(path)),
             Location::Layered => return self.stat_listed(path).await,
             Location::Inside { key, directory } => (key, directory),
         };
-        if self.is_listed(&path) {
-            return self.stat_listed(path).await;
-        }
         let fact = match self.known_fact(&path, Want::Meta) {
             Some(fact) => fact,
             None => self.ask_fact(path.clone(), key, directory, Want::Meta, self.bound(&path)).await?,

@@ -10,7 +10,7 @@ use tracing::instrument;
 use super::S3Backend;
 use super::pieces::for_each;
 use super::read::is_directory;
-use super::union::{Found, below_mount};
+use super::union::{Found, UnionFile, below_mount};
 use super::write::already_exists;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
@@ -372,17 +372,22 @@ impl S3Backend {
         self.mounts().any(|mount| mount.path() == path)
     }
 
-    /// The same where several libraries lie behind `/skills`.
+    /// The same below `/skills`.
     async fn layered_source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
         // What is copied is what is there now.
         let union = self.fresh().union_around(from).await?;
-        let key_of = |path: &VirtualPath, layer: usize| match self.mounts.resolve_layer(path, layer)? {
-            Location::Inside { key, .. } => Ok(key),
-            _ => Err(Self::not_found(path)),
+        // What was published is copied from its release: so a skill is copied whole, whatever happens meanwhile.
+        let key_of = |path: &VirtualPath, file: &UnionFile| {
+            let blob = file.release.and_then(|release| self.mounts.blob_of(file.layer, release.sha256));
+            match (blob, self.mounts.resolve_layer(path, file.layer)?) {
+                (Some(blob), _) => Ok(blob),
+                (None, Location::Inside { key, .. }) => Ok(key),
+                _ => Err(Self::not_found(path)),
+            }
         };
         let relative = below_mount(from);
         if let Some(file) = union.file(relative) {
-            return file_source(from, key_of(from, file.layer)?, target);
+            return file_source(from, key_of(from, file)?, target);
         }
         if !union.is_directory(relative) {
             let real = match union.find(from) {
@@ -399,9 +404,20 @@ impl S3Backend {
         for (name, file) in union.files_in(relative) {
             let Some(path) = from.join_exact(name) else { continue };
             let (to, target) = target.below(name)?;
-            items.push(Item { key: key_of(&path, file.layer)?, path, to, target, marker: false });
+            items.push(Item { key: key_of(&path, file)?, path, to, target, marker: false });
         }
-        Ok(Source::Tree { items, hidden: 0 })
+        let layers = self.mounts.skill_layers();
+        let mut marked = std::collections::HashSet::new();
+        for (layer, marker) in union.markers_in(relative) {
+            let below = marker.strip_prefix(relative).unwrap_or(marker).trim_start_matches('/');
+            let key =
+                layers.get(layer).and_then(|top| top.marker(&format!("{}{marker}", top.prefix().as_str())));
+            if let (Some(key), Some(target_key), true) = (key, target.marker(below), marked.insert(below)) {
+                let (path, to) = (from.clone(), target.path.clone());
+                items.push(Item { path, key, to, target: target_key, marker: true });
+            }
+        }
+        Ok(Source::Tree { items, hidden: union.hidden_in(relative) })
     }
 
     /// What has the target's name already.

@@ -5,21 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
+use sha2::Digest as _;
 
 use super::S3Backend;
 use super::layers::Layer;
 use super::list::file;
-use super::read::changed_while_read;
+use super::released::Released;
 use crate::entry::{Entry, Page};
 use crate::error::Result;
 use crate::id::LibraryId;
-use crate::index::{IndexedCategory, IndexedSkill};
-use crate::mount::{Directory, Location};
+use crate::index::{Index, IndexedCategory, IndexedSkill, Sha256, State};
+use crate::mount::Directory;
 use crate::path::VirtualPath;
-use crate::store::{ByteRange, Expect, Fetched, Listed, Meta};
+use crate::store::{ByteRange, Listed, Meta};
 
 /// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
 #[derive(Debug, Default)]
@@ -39,6 +40,22 @@ pub(crate) struct Union {
 pub(crate) struct UnionFile {
     pub(crate) layer: usize,
     pub(crate) meta: Meta,
+    /// For a file of a release: it is to be had as a blob, too.
+    pub(crate) release: Option<Released>,
+}
+
+impl UnionFile {
+    /// Whether its own key held it when it was listed.
+    pub(super) fn is_live(&self) -> bool {
+        self.release.is_none_or(|release| release.live)
+    }
+}
+
+/// The same of one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LayerFile {
+    pub(super) meta: Meta,
+    pub(super) release: Option<Released>,
 }
 
 /// A skill that is seen.
@@ -61,12 +78,14 @@ pub(crate) struct Collision {
 }
 
 /// One layer, as it was listed.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LayerListing {
-    files: BTreeMap<String, Meta>,
+    files: BTreeMap<String, LayerFile>,
     directories: BTreeSet<String>,
     /// With the name of their `SKILL.md`.
     pub(super) skills: BTreeMap<String, String>,
+    /// Folder markers, with the `/` that they end with.
+    markers: Vec<String>,
     unnameable: Vec<String>,
 }
 
@@ -88,31 +107,22 @@ impl S3Backend {
         self.mounts.library_of(layer)
     }
 
-    /// The first bytes of a file of one layer, in the version that a listing found there. One request.
+    /// The first bytes of a file, in the version that a listing found. One request.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::error::ErrorKind::Conflict) when it is another version now, or gone.
     pub(crate) async fn read_listed(
         &self,
         path: &VirtualPath,
-        layer: usize,
-        meta: &Meta,
+        found: &UnionFile,
         bytes: u64,
     ) -> Result<Bytes> {
-        let Location::Inside { key, .. } = self.mounts.resolve_layer(path, layer)? else {
-            return Err(Self::not_found(path));
-        };
         let range = ByteRange { start: 0, end: Some(bytes) };
-        let expect = meta.etag.as_deref().map_or(Expect::Any, Expect::Version);
-        match self.store().get(&key, range, expect).await.map_err(|e| e.during("read", path))? {
-            // Who ignores `If-Match` must not have another version taken for this one.
-            Fetched::Found { mut body, meta: now, .. } if meta.etag.is_none() || now.etag == meta.etag => {
-                let mut content = Vec::new();
-                body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
-                Ok(content.into())
-            }
-            _ => Err(changed_while_read(path)),
+        let mut content = Vec::new();
+        if let (_, Some(mut body)) = self.listed_bytes(path, found, range).await? {
+            body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
         }
+        Ok(content.into())
     }
 
     /// All that lies below the first name of a path. Skills that hide each other share it, so this
@@ -145,12 +155,86 @@ impl LayerListing {
     }
 
     /// The files of a directory, with their path below it.
-    pub(super) fn files_in<'l>(&'l self, directory: &str) -> impl Iterator<Item = (&'l str, &'l Meta)> {
+    pub(super) fn files_in<'l>(&'l self, directory: &str) -> impl Iterator<Item = (&'l str, &'l LayerFile)> {
         below(&self.files, directory)
     }
 
+    /// What readers see of it: the files of a published skill are those of its release, all of them or none.
+    ///
+    /// Where live files differ from what was recorded, somebody changed them by hand, and the skill is shown as
+    /// it lies there: but only when that is `proven`, by an index that did not change around the listing.
+    pub(super) fn with_releases(mut self, index: &Index, below: &str, proven: bool) -> Self {
+        let mut changed = false;
+        for (path, skill) in &index.skills {
+            let Some(managed) = skill.managed.as_ref() else { continue };
+            if !(below.is_empty() || format!("{path}/").starts_with(below)) {
+                continue;
+            }
+            let same = self.is_as_recorded(path, skill);
+            let published = managed.state == State::Published;
+            if published && same {
+                for (name, file) in &skill.files {
+                    if let Some(live) = self.files.get_mut(&format!("{path}/{name}")) {
+                        live.release = Some(Released { sha256: file.sha256, live: true });
+                    }
+                }
+                continue;
+            }
+            if published && proven {
+                continue;
+            }
+            changed = true;
+            let prefix = format!("{path}/");
+            // `0` comes right after `/`.
+            let behind = format!("{path}0");
+            let mut rest = self.files.split_off(&prefix).split_off(&behind);
+            self.files.append(&mut rest);
+            self.directories.retain(|directory| directory != path && !directory.starts_with(&prefix));
+            if matches!(managed.state, State::Removing { .. }) {
+                // What held nothing else goes with it.
+                let above: Vec<_> = parents(path).collect();
+                for directory in above.into_iter().rev() {
+                    if self.files_in(directory).next().is_some() {
+                        break;
+                    }
+                    self.directories.remove(directory);
+                }
+                continue;
+            }
+            let modified = std::time::SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(managed.at));
+            for (name, file) in &skill.files {
+                let relative = format!("{path}/{name}");
+                // An index may say anything; a file has a name.
+                if VirtualPath::top_level("skills").join_exact(&relative).is_none() {
+                    continue;
+                }
+                for parent in parents(&relative) {
+                    self.directories.insert(parent.to_owned());
+                }
+                let etag = Some(format!("sha256-{}", file.sha256));
+                let meta = Meta { size: file.size, modified, etag };
+                let release = Some(Released { sha256: file.sha256, live: false });
+                self.files.insert(relative, LayerFile { meta, release });
+            }
+        }
+        if changed {
+            self.skills.clear();
+            self.find_skills();
+        }
+        self
+    }
+
+    /// Whether the files of a skill are those that the index has recorded, and no others.
+    pub(super) fn is_as_recorded(&self, path: &str, skill: &IndexedSkill) -> bool {
+        self.files_in(path).count() == skill.files.len()
+            && self.files_in(path).all(|(name, live)| {
+                let recorded = skill.files.get(name);
+                recorded.is_some_and(|file| file.is(live.meta.size, live.meta.etag.as_deref()))
+            })
+    }
+
     /// The `DESCRIPTION.md` of each directory that holds skills.
-    pub(super) fn descriptions(&self) -> impl Iterator<Item = (&str, &Meta)> {
+    pub(super) fn descriptions(&self) -> impl Iterator<Item = (&str, &LayerFile)> {
         let mut categories: BTreeSet<&str> = BTreeSet::new();
         for skill in self.skills.keys() {
             categories.extend(parents(skill));
@@ -165,9 +249,10 @@ impl LayerListing {
         let files: usize = self
             .files
             .iter()
-            .map(|(path, meta)| path.len() + meta.etag.as_ref().map_or(0, String::len) + 150)
+            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 190)
             .sum();
-        let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
+        let others = self.markers.iter().chain(&self.unnameable);
+        let names = self.directories.iter().chain(others).map(|path| path.len() + 60);
         let skills = self.skills.iter().map(|(path, file)| path.len() + file.len() + 100);
         (files + names.sum::<usize>() + skills.sum::<usize>()) as u64
     }
@@ -182,9 +267,11 @@ impl LayerListing {
             }
         }
         if nameable(relative) {
-            self.files.insert(relative.to_owned(), meta);
-        } else if meta.size > 0 || !(relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable))
+            self.files.insert(relative.to_owned(), LayerFile { meta, release: None });
+        } else if meta.size == 0 && (relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable))
         {
+            self.markers.push(relative.to_owned());
+        } else {
             self.unnameable.push(relative.to_owned());
         }
     }
@@ -230,6 +317,11 @@ fn parents(path: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Union {
+    /// What readers will see once an index is there.
+    pub(crate) fn of_index(index: Index) -> Self {
+        Self::of(&[Arc::new(Layer::of_index(index))])
+    }
+
     pub(super) fn of(layers: &[Arc<Layer>]) -> Self {
         let mut union = Self { layers: layers.to_vec(), ..Self::default() };
         let listings = || layers.iter().map(|layer| &layer.listing).enumerate();
@@ -249,7 +341,7 @@ impl Union {
             union.skills.extend(seen);
         }
         for (layer, listing) in listings() {
-            for (path, meta) in &listing.files {
+            for (path, LayerFile { meta, release }) in &listing.files {
                 match owner(path, &listing.skills) {
                     // A skill is seen whole or not at all.
                     Some(skill) if union.is_seen(skill, layer) => {}
@@ -272,7 +364,8 @@ impl Union {
                     }
                 }
                 if !union.files.contains_key(path) {
-                    union.files.insert(path.clone(), UnionFile { layer, meta: meta.clone() });
+                    let file = UnionFile { layer, meta: meta.clone(), release: *release };
+                    union.files.insert(path.clone(), file);
                 }
             }
             for directory in &listing.directories {
@@ -297,7 +390,7 @@ impl Union {
         let files: usize = self
             .files
             .iter()
-            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 160)
+            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 200)
             .sum();
         let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
         let skills = self.skills.iter().map(|(path, place)| path.len() + place.file.len() + 100);
@@ -310,7 +403,7 @@ impl Union {
     pub(crate) fn indexed_skill(&self, path: &str) -> Option<&IndexedSkill> {
         let place = self.skills.get(path)?;
         let listed = self.files.get(&format!("{path}/{}", place.file))?;
-        self.layers.get(place.layer)?.indexed_skill(path, &place.file, &listed.meta)
+        self.layers.get(place.layer)?.indexed_skill(path, &place.file, listed)
     }
 
     /// The same of a category. `None` when it must be read.
@@ -320,8 +413,14 @@ impl Union {
     }
 
     /// The digest of a file of a skill, where the index knows this version.
-    pub(crate) fn sha256(&self, skill: &str, name: &str, layer: usize, meta: &Meta) -> Option<&str> {
-        self.layers.get(layer)?.sha256(skill, name, meta)
+    pub(crate) fn sha256(&self, skill: &str, name: &str, file: &UnionFile) -> Option<Sha256> {
+        let known = file.release.map(|release| release.sha256);
+        known.or_else(|| self.layers.get(file.layer)?.sha256(skill, name, &file.meta))
+    }
+
+    /// The index of a layer.
+    pub(crate) fn index(&self, layer: usize) -> Option<&Index> {
+        self.layers.get(layer)?.index()
     }
 
     /// The version of a layer's index that this was made with; `None` when there was none.
@@ -338,7 +437,7 @@ impl Union {
 
     /// What a file of a skill holds: by its digest, where the index knows it, else by its ETag.
     fn digest(&self, skill: &str, name: &str, file: &UnionFile) -> String {
-        match self.sha256(skill, name, file.layer, &file.meta) {
+        match self.sha256(skill, name, file) {
             Some(sha256) => format!("sha256:{sha256}"),
             None => format!("etag:{}", file.meta.etag.as_deref().unwrap_or_default()),
         }
@@ -355,7 +454,7 @@ impl Union {
             let library = backend.library_of(layer).map_or("", |library| library.as_str());
             text += &format!("layer {library}\n");
         }
-        let mut digest = Sha256::new();
+        let mut digest = sha2::Sha256::new();
         for (path, place) in &self.skills {
             text += &format!("skill {} {path}\n", place.layer);
             for (name, file) in self.files_in(path) {
@@ -365,8 +464,8 @@ impl Union {
             text.clear();
         }
         for (path, file) in self.descriptions() {
-            let known = self.indexed_category(path).map(|category| category.file.sha256.as_str());
-            let known = known.or(file.meta.etag.as_deref()).unwrap_or_default();
+            let known = self.indexed_category(path).map(|category| category.file.sha256.to_string());
+            let known = known.or_else(|| file.meta.etag.clone()).unwrap_or_default();
             text += &format!("category {} {known} {path}\n", file.layer);
         }
         digest.update(&text);
@@ -436,6 +535,20 @@ impl Union {
     /// The files below a directory, sorted by path, with what follows the directory's own path.
     pub(crate) fn files_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = (&'u str, &'u UnionFile)> {
         below(&self.files, directory)
+    }
+
+    /// Folder markers at or below a directory that is seen: their layer, and their path with its `/`.
+    pub(super) fn markers_in(&self, directory: &str) -> impl Iterator<Item = (usize, &str)> {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        let all = self.layers.iter().enumerate();
+        all.flat_map(|(layer, at)| at.listing.markers.iter().map(move |marker| (layer, marker.as_str())))
+            .filter(move |(_, marker)| marker.starts_with(&prefix))
+            .filter(|(_, marker)| self.is_directory(marker.trim_end_matches('/')))
+    }
+
+    /// Keys that no path can name.
+    pub(crate) fn unnameable(&self) -> &[String] {
+        &self.unnameable
     }
 
     /// How many keys below a directory no path can name.

@@ -332,7 +332,10 @@ impl S3Backend {
 
 /// The properties of a file that is written anew.
 pub(super) fn new_file(path: &VirtualPath, id: &WriteId) -> Properties {
-    let name = path.name().unwrap_or_default();
+    new_properties(path.name().unwrap_or_default(), id)
+}
+
+pub(super) fn new_properties(name: &str, id: &WriteId) -> Properties {
     let mime = mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream");
     Properties { content_type: Some(mime.to_owned()), history: History::first(id), ..Properties::default() }
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use super::args::{AdminCommand, Global};
-use super::connect;
 use super::output::{BAD, GOOD, Output, plural, print, print_raw, to_json, visible};
+use super::{connect, libraries, publish};
 use crate::admin::Indexed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
@@ -19,12 +19,35 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
     match command {
         AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
         AdminCommand::Index => index(global, output).await,
+        AdminCommand::Init { name, description, into } => {
+            libraries::init(name, description, into, output).await
+        }
+        AdminCommand::Push(args) => publish::push(global, args, output).await,
+        AdminCommand::Diff(args) => publish::diff(global, args, output).await,
+        AdminCommand::Import(args) => publish::take(global, args, output).await,
+        AdminCommand::Rollback { release, how } => publish::rollback(global, release, how, output).await,
+        AdminCommand::Pin { skill, how } => publish::pin(global, &skill, how, output).await,
+        AdminCommand::Unpin { skill } => publish::unpin(global, &skill, output).await,
+        AdminCommand::Rm { skills, how } => publish::rm(global, skills, how, output).await,
+        AdminCommand::Pull { target, category, overwrite } => {
+            libraries::pull(global, target, category, overwrite, output).await
+        }
+        AdminCommand::Export { target, category } => {
+            libraries::export(global, target, category, output).await
+        }
+        AdminCommand::Verify { repair, quick, lease } => {
+            libraries::verify(global, repair, quick, lease, output).await
+        }
+        AdminCommand::Releases => libraries::releases(global, output).await,
+        AdminCommand::List => libraries::list(global, output).await,
+        AdminCommand::Stats => libraries::stats(global, output).await,
+        AdminCommand::Prune => libraries::prune(global, output).await,
     }
 }
 
 /// The library that the flags name. Never the environment's: what was set for a session must not lead
 /// an administrator to the wrong place.
-fn library(global: &Global) -> Result<Library> {
+pub(super) fn library(global: &Global) -> Result<Library> {
     match (&global.user, global.library.as_slice()) {
         (Some(user), []) => Ok(Library::User(UserId::try_from(user.clone())?)),
         (None, [library]) => Ok(Library::Shared(LibraryId::try_from(library.clone())?)),

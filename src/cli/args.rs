@@ -77,6 +77,9 @@ pub(super) struct Global {
     /// Allow no changes at all
     #[arg(long, global = true, help_heading = "Session", conflicts_with = "grant")]
     pub(super) read_only: bool,
+    /// Agree to what would be asked
+    #[arg(short, long, global = true, help_heading = "Output")]
+    pub(super) yes: bool,
     /// Print JSON: one document, or one a line for lists
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
@@ -278,9 +281,20 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs skills list --category escrituras\n  skillfs skills catalog --format xml --budget 8000\n  skillfs skills load escrituras/compraventa"
     )]
     Skills(SkillsCommand),
-    /// Look after skill libraries
-    #[command(subcommand)]
+    /// Look after skill libraries: publish, compare, verify, go back
+    #[command(
+        subcommand,
+        after_help = "The library is named by --user ID or --library ID, never by the environment.\n\nExamples:\n  skillfs admin init lease-agreement\n  skillfs --bucket acme admin push ./skills --library notaries --dry-run\n  skillfs --bucket acme admin verify --library notaries"
+    )]
     Admin(AdminCommand),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"
+    )]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
     /// Show a session on sample skills, with no set-up
     ///
     /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
@@ -354,11 +368,230 @@ pub(super) enum AdminCommand {
         lenient: bool,
     },
 
+    /// Write a new skill that is valid, to begin with
+    #[command(
+        after_help = "Example:\n  skillfs admin init lease-agreement --description 'Drafts lease agreements. Use for rentals.'\n  skillfs admin init lease-agreement --into skills/contracts"
+    )]
+    Init {
+        /// Its name: lowercase letters, digits and single hyphens
+        name: String,
+        /// What it does, and when to use it
+        #[arg(
+            long,
+            value_name = "TEXT",
+            default_value = "Says what this skill does, and when an agent should use it."
+        )]
+        description: String,
+        /// The folder to make it in
+        #[arg(long, value_name = "DIR", default_value = ".")]
+        into: PathBuf,
+    },
+
+    /// Publish skills to a user, many users or a shared library
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin push ./skills --user ana --dry-run     what would change\n  skillfs --bucket acme admin push ./skills --library notaries\n  skillfs --bucket acme admin push skills.zip --library notaries --delete\n  skillfs --bucket acme admin push ./skills --users users.txt --yes\n\nReaders see each skill as it was or as it is to be, never a mixture. Interrupted, run it again: it\ngoes on where it was. What many users need is better in one shared library: one push for all."
+    )]
+    Push(Push),
+
+    /// Show what a push would change; exit with 1 when anything would
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin diff ./skills --user ana\n  skillfs --bucket acme --json admin diff ./skills --library notaries --delete"
+    )]
+    Diff(Push),
+
+    /// Take skills from other places: archives, git repositories, Hermes, OpenClaw
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin import https://example.com/skills.git --library notaries\n  skillfs --bucket acme admin import hermes-checkout/ --layout hermes --user ana --translate-tools\n  skillfs admin import downloaded.zip --into ./reviewed      to look at it first\n\nEach skill gets a `.source` that says where it came from and how far it is trusted. Scripts stay out\nunless --with-scripts; skills that ask for dangerous capabilities are asked about."
+    )]
+    Import(Import),
+
+    /// Write a library to a local folder
+    #[command(after_help = "Example:\n  skillfs --bucket acme admin pull ./skills --library notaries")]
+    Pull {
+        /// The folder; it is made when it is not there
+        target: PathBuf,
+        /// Only this category
+        #[arg(long, value_name = "C")]
+        category: Option<String>,
+        /// Replace files that are there and say something else
+        #[arg(long)]
+        overwrite: bool,
+    },
+
+    /// Write a library as one archive, in the layout of the Agent Skills discovery RFC
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin export notaries.zip --library notaries\n  skillfs --bucket acme admin export ana.tar.gz --user ana\n\nUnpacked at the root of a web server, other agents find the skills; `admin import` reads it back."
+    )]
+    Export {
+        /// The archive: `.zip`, `.tar.gz` or `.tgz`
+        target: PathBuf,
+        /// Only this category
+        #[arg(long, value_name = "C")]
+        category: Option<String>,
+    },
+
+    /// Compare what is in a library with its index and its digests; exit with 1 when something is wrong
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin verify --user ana\n  skillfs --bucket acme admin verify --library notaries --repair\n\n--repair finishes a push that was interrupted, restores what is missing from what is there, and writes\nthe index. It never deletes a file."
+    )]
+    Verify {
+        /// Mend what can be
+        #[arg(long)]
+        repair: bool,
+        /// Compare sizes and versions only, without reading the files
+        #[arg(long)]
+        quick: bool,
+        /// How long the library is held at once, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true)]
+        lease: u64,
+    },
+
+    /// List the releases of a library, the newest first
+    Releases,
+
+    /// Go back to a release: makes a new one that is the same
+    #[command(
+        after_help = "Example:\n  skillfs --bucket acme admin rollback 41 --library notaries --dry-run"
+    )]
+    Rollback {
+        /// Its number, as `releases` shows it
+        release: u64,
+        #[command(flatten)]
+        how: How,
+    },
+
+    /// Keep a skill at a release: pushes leave it alone
+    #[command(
+        after_help = "Example:\n  skillfs --bucket acme admin pin escrituras/compraventa@41 --library notaries"
+    )]
+    Pin {
+        /// SKILL@RELEASE
+        skill: String,
+        #[command(flatten)]
+        how: How,
+    },
+
+    /// Let go of a skill that was pinned
+    Unpin {
+        /// Its path, such as escrituras/compraventa
+        skill: String,
+    },
+
+    /// Delete skills from a library; releases keep them
+    Rm {
+        /// Their paths, such as escrituras/compraventa
+        #[arg(required = true, value_name = "SKILL")]
+        skills: Vec<String>,
+        #[command(flatten)]
+        how: How,
+    },
+
+    /// List users and libraries; of one library, its skills
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme admin list\n  skillfs --bucket acme admin list --library notaries"
+    )]
+    List,
+
+    /// Count skills, files and bytes: of one library, or of all
+    Stats,
+
+    /// Let go of old releases: all but the newest 20 and the pinned ones
+    Prune,
+
     /// Write the catalogue index of a library: sessions then read its catalogue with two requests
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin index --user ana\n  skillfs --bucket acme admin index --library notaries\n\nRun it again when the library has changed; what the old index knows is not read again. What has changed since is read where it lies, so an old index costs time and nothing else."
+        after_help = "Examples:\n  skillfs --bucket acme admin index --user ana\n  skillfs --bucket acme admin index --library notaries\n\n`push` writes it, too. Run it when the library was changed by other tools; what the old index knows is\nnot read again. What has changed since is read where it lies, so an old index costs time and nothing else."
     )]
     Index,
+}
+
+/// What is published, and to whom.
+#[derive(Debug, clap::Args)]
+pub(super) struct Push {
+    /// A folder, `.zip`, `.skill`, `.tar.gz`, or a git repository
+    pub(super) source: String,
+    /// A file of user ids, one a line: publish to each of them
+    #[arg(long, value_name = "FILE")]
+    pub(super) users: Option<PathBuf>,
+    /// Put the skills into this category
+    #[arg(long, value_name = "C")]
+    pub(super) category: Option<String>,
+    /// Also delete skills that are not in the source; with --category, of that category
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Refuse skills that the specification objects to
+    #[arg(long)]
+    pub(super) strict: bool,
+    #[command(flatten)]
+    pub(super) place: Place,
+    #[command(flatten)]
+    pub(super) how: How,
+}
+
+/// How a source is read.
+#[derive(Debug, clap::Args)]
+pub(super) struct Place {
+    /// How the source is laid out: folder, hermes, openclaw, repository, discovery [default: told from it]
+    #[arg(long, value_name = "NAME")]
+    pub(super) layout: Option<String>,
+    /// How many files and folders it may have [default: 50000]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(super) max_entries: Option<usize>,
+    /// How many MiB an archive may unpack to [default: 512]
+    #[arg(long, value_name = "MIB", help_heading = "Limits")]
+    pub(super) max_unpacked: Option<u64>,
+    /// How many times its size an archive may unpack to [default: 100]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    pub(super) max_ratio: Option<u64>,
+}
+
+/// How a change is made.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct How {
+    /// Only show what would change
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Also replace what was changed by hand
+    #[arg(long)]
+    pub(super) overwrite: bool,
+    /// Wait while somebody else is publishing
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// Who publishes, for the release [default: user@host]
+    #[arg(long, value_name = "NAME")]
+    pub(super) by: Option<String>,
+    /// How long the library is held at once, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true)]
+    pub(super) lease: u64,
+}
+
+/// What is imported, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct Import {
+    /// A folder, `.zip`, `.skill`, `.tar.gz`, or a git repository (`URL`, or `URL#ref`)
+    pub(super) source: String,
+    /// Write the skills to this folder instead of publishing them
+    #[arg(long, value_name = "DIR")]
+    pub(super) into: Option<PathBuf>,
+    /// Put the skills into this category
+    #[arg(long, value_name = "C")]
+    pub(super) category: Option<String>,
+    /// Rename tools of other agents, in `allowed-tools` and in code: Bash becomes shell_exec
+    #[arg(long)]
+    pub(super) translate_tools: bool,
+    /// Take what lies in `scripts/`, too
+    #[arg(long)]
+    pub(super) with_scripts: bool,
+    /// How far the skills are trusted: unreviewed, workspace, indexed, bundled
+    #[arg(long, value_name = "TIER", default_value = "unreviewed")]
+    pub(super) trust: String,
+    /// Take skills that ask for shell:execute, network:listen or filesystem:write without asking back
+    #[arg(long)]
+    pub(super) accept_dangerous: bool,
+    #[command(flatten)]
+    pub(super) place: Place,
+    #[command(flatten)]
+    pub(super) how: How,
 }
 
 /// What a session may be allowed.

@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use crate::admin::PushProgress;
 use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
@@ -303,6 +304,17 @@ impl Output {
         Progress(bar)
     }
 
+    /// The same for files that are sent or read.
+    pub(super) fn transfer(&self) -> Transfer {
+        let shown = !self.quiet && !self.json && io::stderr().is_terminal();
+        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        // A template that cannot be read is a plain bar.
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}, {per_sec}, {eta} left") {
+            bar.set_style(style);
+        }
+        Transfer(bar)
+    }
+
     /// Prints a failure, and tells the exit code that goes with it.
     pub(super) fn failure(&self, error: &Error) -> ExitCode {
         if let Some(broken) = std::error::Error::source(error).and_then(|e| e.downcast_ref::<io::Error>())
@@ -326,8 +338,36 @@ impl Output {
     }
 }
 
+/// `4.1 KiB`.
+pub(super) fn size(bytes: u64) -> String {
+    indicatif::HumanBytes(bytes).to_string()
+}
+
 /// Long work on its way.
 pub(super) struct Progress(ProgressBar);
+
+/// Files on their way: how many, how many bytes, how fast, and how long yet.
+pub(super) struct Transfer(ProgressBar);
+
+impl Transfer {
+    pub(super) fn tell(&self, at: PushProgress) {
+        let PushProgress { phase, files, bytes, .. } = at;
+        let counts = match bytes.1 {
+            0 => format!("{phase} {} of {} files", files.0, files.1),
+            total => {
+                format!("{phase} {} of {} files, {} of {}", files.0, files.1, size(bytes.0), size(total))
+            }
+        };
+        self.0.set_message(counts);
+        // Small files take as long as large ones.
+        self.0.set_length(files.1);
+        self.0.set_position(files.0);
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
 
 impl Progress {
     pub(super) fn set(&self, done: u64, total: u64) {

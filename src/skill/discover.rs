@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
-use crate::backend::{S3Backend, SkillPlace, Union};
+use crate::backend::{S3Backend, SkillPlace, Union, UnionFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::IndexedSkill;
 use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, Size, read_description, read_head};
@@ -95,6 +95,7 @@ pub(super) struct Found<'u> {
     union: &'u Union,
     path: &'u str,
     place: &'u SkillPlace,
+    file: &'u UnionFile,
     pub(super) meta: &'u Meta,
     location: VirtualPath,
 }
@@ -363,7 +364,7 @@ impl S3Backend {
                 0 => bytes::Bytes::new(),
                 _ => {
                     let wanted = wanted.min(size);
-                    match self.read_listed(&found.location, place.layer, found.meta, wanted).await {
+                    match self.read_listed(&found.location, found.file, wanted).await {
                         Ok(bytes) => bytes,
                         Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
                         Err(error) if is_about_one_file(&error) => {
@@ -390,7 +391,7 @@ impl S3Backend {
         bytes: &[u8],
         part: Size,
     ) -> std::result::Result<Outcome, More> {
-        let Found { union, path, place, meta, location } = found;
+        let Found { union, path, place, meta, location, .. } = found;
         let directory = path.rsplit('/').next().unwrap_or_default();
         let (manifest, mut diagnostics) = match read_head(bytes, part, directory, location.as_str()) {
             Head::More => return Err(More),
@@ -435,7 +436,7 @@ impl S3Backend {
             let description = match (union.indexed_category(path), union.file(&file)) {
                 (Some(indexed), _) => indexed.description.clone(),
                 (None, Some(found)) if found.meta.size > 0 => {
-                    self.description(&file, found.layer, &found.meta, last, failed).await?
+                    self.description(&file, found, last, failed).await?
                 }
                 _ => None,
             };
@@ -449,20 +450,20 @@ impl S3Backend {
     async fn description(
         &self,
         file: &str,
-        layer: usize,
-        meta: &Meta,
+        found: &UnionFile,
         last: bool,
         failed: &AtomicBool,
     ) -> Result<Option<String>> {
+        let UnionFile { layer, meta, .. } = found;
         let location = VirtualPath::parse(&format!("/skills/{file}"))?;
-        let name = self.name_in_layer(&location, layer).map(|key| format!("{key}\u{6}"));
+        let name = self.name_in_layer(&location, *layer).map(|key| format!("{key}\u{6}"));
         if let Some(kept) = name.as_ref().and_then(|name| self.cache().recall::<KeptDescription>(name))
             && kept.value.etag == meta.etag
             && meta.etag.is_some()
         {
             return Ok(kept.value.description.clone());
         }
-        let bytes = match self.read_listed(&location, layer, meta, FIRST_BYTES.min(meta.size)).await {
+        let bytes = match self.read_listed(&location, found, FIRST_BYTES.min(meta.size)).await {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
             Err(error) if is_about_one_file(&error) => {
@@ -486,7 +487,8 @@ impl<'u> Found<'u> {
     pub(super) fn new(union: &'u Union, path: &'u str, place: &'u SkillPlace) -> Option<Self> {
         let relative = format!("{path}/{}", place.file);
         let location = VirtualPath::parse(&format!("/skills/{relative}")).ok()?;
-        Some(Self { union, path, place, meta: &union.file(&relative)?.meta, location })
+        let file = union.file(&relative)?;
+        Some(Self { union, path, place, file, meta: &file.meta, location })
     }
 
     fn say(&self, severity: Severity, code: &'static str, message: String) -> Diagnostic {

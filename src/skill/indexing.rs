@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::discover::{FIRST_BYTES, Found, MOST_BYTES, indexed_head};
-use crate::backend::{S3Backend, SkillPlace, Union};
+use crate::backend::{S3Backend, SkillPlace, Union, UnionFile};
 use crate::error::Result;
-use crate::index::{Index, IndexedCategory, IndexedFile, IndexedSkill};
+use crate::index::{Index, IndexedCategory, IndexedFile, IndexedSkill, State};
 use crate::manifest::{Size, read_description};
 use crate::path::VirtualPath;
-use crate::store::{Meta, WriteId};
+use crate::store::WriteId;
 
 /// Files that are read at once.
 const AT_ONCE: usize = 32;
@@ -32,8 +32,7 @@ struct Task<'u> {
     /// The directory of the skill or of the category.
     directory: &'u str,
     name: &'u str,
-    layer: usize,
-    meta: &'u Meta,
+    file: &'u UnionFile,
     etag: &'u str,
 }
 
@@ -75,7 +74,7 @@ impl S3Backend {
         let mut categories = BTreeMap::new();
         for Done { task, file, head } in indexed {
             let Some((path, place)) = task.skill else {
-                let whole = task.meta.size <= FIRST_BYTES;
+                let whole = task.file.meta.size <= FIRST_BYTES;
                 let description = match head {
                     Some(head) => read_description(&head, whole),
                     None => {
@@ -90,6 +89,7 @@ impl S3Backend {
                 frontmatter: None,
                 head: None,
                 files: BTreeMap::new(),
+                managed: None,
             });
             if task.name == place.file {
                 match head {
@@ -103,18 +103,23 @@ impl S3Backend {
             }
             skill.files.insert(task.name.to_owned(), file);
         }
+        let mut index = Index::new(WriteId::new()?.as_str().to_owned(), categories, skills);
+        if let Some(known) = union.index(0) {
+            carry_over(union, known, &mut index);
+        }
+        let skills = &index.skills;
         let made = Made { skills: skills.len() as u64, files: total, read: read.load(Ordering::Relaxed) };
-        Ok((Index::new(WriteId::new()?.as_str().to_owned(), categories, skills), made))
+        Ok((index, made))
     }
 
     async fn index_file<'u>(&self, union: &Union, task: Task<'u>, read: &AtomicU64) -> Result<Done<'u>> {
         let known = match task.skill {
-            Some((path, _)) => union.sha256(path, task.name, task.layer, task.meta),
-            None => union.indexed_category(task.directory).map(|known| known.file.sha256.as_str()),
+            Some((path, _)) => union.sha256(path, task.name, task.file),
+            None => union.indexed_category(task.directory).map(|known| known.file.sha256),
         };
         let own = task.skill.is_none_or(|(_, place)| task.name == place.file);
         let (sha256, head) = match known {
-            Some(sha256) => (sha256.to_owned(), None),
+            Some(sha256) => (sha256, None),
             None => {
                 let location = VirtualPath::parse(&format!("/skills/{}/{}", task.directory, task.name))?;
                 let most = match (own, task.skill.is_some()) {
@@ -123,12 +128,19 @@ impl S3Backend {
                     (true, false) => FIRST_BYTES,
                 };
                 read.fetch_add(1, Ordering::Relaxed);
-                let (sha256, head) = self.digest_listed(&location, task.layer, task.meta, most).await?;
+                let (sha256, head) = self.digest_listed(&location, task.file, most).await?;
                 (sha256, own.then_some(head))
             }
         };
-        let file = IndexedFile { size: task.meta.size, etag: task.etag.to_owned(), sha256 };
+        let file = IndexedFile { size: task.file.meta.size, etag: task.etag.to_owned(), sha256 };
         Ok(Done { task, file, head })
+    }
+
+    /// The same for a skill that is to be published, from what its file holds.
+    pub(crate) fn tell_new_head(&self, union: &Union, skill: &mut IndexedSkill, path: &str, bytes: &[u8]) {
+        let Some(place) = union.skill(path) else { return };
+        let most = bytes.len().min(usize::try_from(MOST_BYTES).unwrap_or(usize::MAX));
+        self.tell_head(union, skill, path, place, &bytes[..most]);
     }
 
     /// Puts into the index what makes a reader of the index see what a reader of the file sees: the
@@ -167,24 +179,45 @@ impl S3Backend {
     }
 }
 
+/// Releases and all that belongs to them stay as they are. A published skill that was changed by hand is none
+/// any more.
+fn carry_over(union: &Union, known: &Index, index: &mut Index) {
+    index.release = known.release;
+    index.releases.clone_from(&known.releases);
+    index.pins.clone_from(&known.pins);
+    index.publishing.clone_from(&known.publishing);
+    for (path, skill) in &known.skills {
+        let Some(managed) = &skill.managed else { continue };
+        if managed.state != State::Published {
+            index.skills.insert(path.clone(), skill.clone());
+        } else if let Some(made) = index.skills.get_mut(path)
+            && union.files_in(path).all(|(_, file)| file.release.is_some())
+        {
+            made.managed = Some(managed.clone());
+        }
+    }
+}
+
 /// Every file of every skill, and the descriptions of the categories. What has no ETag cannot be indexed.
 fn tasks(union: &Union) -> Vec<Task<'_>> {
     let mut tasks = Vec::new();
     for (path, place) in union.skills() {
         let files: Vec<_> = union.files_in(path).collect();
+        // What a release is still writing is not ours to touch.
+        if files.iter().any(|(_, file)| file.release.is_some_and(|release| !release.live)) {
+            continue;
+        }
         if files.iter().any(|(_, file)| file.meta.etag.is_none()) {
             continue;
         }
         tasks.extend(files.into_iter().filter_map(|(name, file)| {
             let etag = file.meta.etag.as_deref()?;
-            let (layer, meta) = (file.layer, &file.meta);
-            Some(Task { skill: Some((path, place)), directory: path, name, layer, meta, etag })
+            Some(Task { skill: Some((path, place)), directory: path, name, file, etag })
         }));
     }
     for (directory, file) in union.descriptions() {
         if let Some(etag) = file.meta.etag.as_deref() {
-            let (layer, meta) = (file.layer, &file.meta);
-            tasks.push(Task { skill: None, directory, name: "DESCRIPTION.md", layer, meta, etag });
+            tasks.push(Task { skill: None, directory, name: "DESCRIPTION.md", file, etag });
         }
     }
     tasks

@@ -141,7 +141,7 @@ impl S3Backend {
     async fn load_place(&self, union: &Union, path: &str, place: &SkillPlace) -> Result<LoadedSkill> {
         let location = VirtualPath::parse(&format!("/skills/{path}/{}", place.file))?;
         let Some(listed) = union.file(&format!("{path}/{}", place.file)) else { return Err(no_skill(path)) };
-        let file = self.read_layer_text(&location, place.layer, &listed.meta).await?;
+        let file = self.read_layer_text(&location, listed).await?;
         let leaf = path.rsplit('/').next().unwrap_or_default();
         let document = Document::load(file.content.as_bytes(), leaf, location.as_str()).map_err(|said| {
             let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
@@ -212,7 +212,7 @@ impl S3Backend {
         let location = VirtualPath::parse(&format!("/skills/{path}/{resource}"))?;
         let relative = &location.as_str()["/skills/".len()..];
         match union.file(relative) {
-            Some(found) => self.read_layer_text(&location, found.layer, &found.meta).await,
+            Some(found) => self.read_layer_text(&location, found).await,
             None => Err(Error::new(
                 ErrorKind::NotFound,
                 format!("the skill `{path}` has no file `{}`", shorten(resource)),

@@ -98,17 +98,25 @@ fn check(folder: PathBuf, file: &Path) -> LocalSkill {
                     None => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
                 };
                 let directory = full.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                let strict_name =
-                    file.file_name().is_some_and(|name| name == "SKILL.md" || name == "skill.md");
-                let problems = if strict_name {
-                    validate(&content, &directory)
-                } else {
-                    vec!["Missing required file: SKILL.md".to_owned()]
-                };
-                (problems, Document::load(&content, &directory, &name))
+                judge(&content, &file.file_name().unwrap_or_default().to_string_lossy(), &directory, &name)
             }
             Err(error) => unreadable(error.to_string()),
         },
     };
     LocalSkill { path: folder, problems, loaded }
+}
+
+/// What the specification and the loader say of a `SKILL.md`. `name` is how it is spelled, `shown` what
+/// diagnostics call it.
+pub(crate) fn judge(
+    content: &[u8],
+    name: &str,
+    directory: &str,
+    shown: &str,
+) -> (Vec<String>, Result<Document, Vec<Diagnostic>>) {
+    let problems = match name {
+        "SKILL.md" | "skill.md" => validate(content, directory),
+        _ => vec!["Missing required file: SKILL.md".to_owned()],
+    };
+    (problems, Document::load(content, directory, shown))
 }

@@ -55,6 +55,12 @@ impl Body {
         Self { key, wanted, at, etag, stream, resumed: 0, resumed_at, waited: Duration::ZERO, waited_at }
     }
 
+    /// Bytes that are here already.
+    pub(crate) fn known(key: &ObjectKey, bytes: Bytes) -> Self {
+        let wanted = 0..bytes.len() as u64;
+        Self::new(key.clone(), wanted, 0, None, ByteStream::from(bytes))
+    }
+
     /// How many bytes are still to come.
     pub(crate) fn remaining(&self) -> u64 {
         self.wanted.end.saturating_sub(self.wanted.start)

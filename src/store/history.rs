@@ -30,6 +30,11 @@ impl WriteId {
         Ok(Self(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect()))
     }
 
+    /// One as text, for what is no write of an object.
+    pub(crate) fn fresh() -> Result<String> {
+        Ok(Self::new()?.0)
+    }
+
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

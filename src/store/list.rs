@@ -37,6 +37,15 @@ pub(crate) struct Lister {
 /// S3 may send an empty page and go on; so many are no listing any more.
 const MAX_EMPTY_PAGES: u32 = 100;
 
+impl Store {
+    /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
+    pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
+        let request = self.client.list_multipart_uploads().bucket(&self.name).prefix(prefix.as_str());
+        let found = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
+        Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
+    }
+}
+
 impl Lister {
     pub(crate) fn new(prefix: &KeyPrefix, depth: Depth) -> Self {
         Self {

@@ -6,13 +6,13 @@ use std::path::Path;
 use crate::support::rust_files;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 18] = [
-    "error", "path", "id", "mount", "text", "pattern", "search", "entry", "manifest", "index", "config",
-    "cache", "embedded", "store", "backend", "skill", "admin", "cli",
+const LAYERS: [&str; 19] = [
+    "error", "path", "id", "index", "mount", "text", "pattern", "search", "entry", "manifest", "config",
+    "cache", "embedded", "store", "backend", "skill", "source", "admin", "cli",
 ];
 
 /// What only one room may name.
-const SECRETS: [(&str, &[&str]); 11] = [
+const SECRETS: [(&str, &[&str]); 14] = [
     ("aws_sdk_s3", &["store"]),
     ("aws_config", &["store"]),
     ("redb", &["embedded"]),
@@ -24,6 +24,9 @@ const SECRETS: [(&str, &[&str]); 11] = [
     ("globset", &["pattern"]),
     ("grep_searcher", &["search"]),
     ("grep_regex", &["search"]),
+    ("flate2", &["source"]),
+    ("tar::", &["source"]),
+    ("zip::", &["source"]),
 ];
 
 fn sources() -> Vec<(String, String)> {

@@ -621,3 +621,171 @@ fn writing_makes_a_local_store() {
     s.run(&["read", "x"], "");
     seen!("new-store", s);
 }
+
+/// A store of its own for what is published, and a folder of sources beside it.
+struct Desk {
+    folder: TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn write(&self, file: &str, content: &str) {
+        let file = self.folder.path().join(file);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content).unwrap();
+    }
+
+    fn skill(&self, path: &str, description: &str) {
+        let name = path.rsplit('/').next().unwrap();
+        let text = format!(
+            "---\nname: {name}\ndescription: {description}\n---\n# {name}\n\nSee `references/more.md`.\n"
+        );
+        self.write(&format!("skills/{path}/SKILL.md"), &text);
+        self.write(&format!("skills/{path}/references/more.md"), &format!("More on {description}.\n"));
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        program().current_dir(self.folder.path()).args(["--embedded", "store"]).args(args).output().unwrap()
+    }
+
+    fn admin(&self, args: &[&str]) -> Output {
+        self.run(&[&["--library", "notaries", "admin"], args, &[][..]].concat())
+    }
+
+    fn push(&self, args: &[&str]) -> Output {
+        self.admin(&[&["push", "skills", "--by", "ana"], args].concat())
+    }
+}
+
+#[test]
+fn a_library_is_pushed_compared_and_verified() {
+    let desk = Desk::new();
+    desk.skill("escrituras/compraventa", "Deeds of sale");
+    desk.skill("escrituras/hipoteca", "Mortgages");
+    desk.write("skills/escrituras/DESCRIPTION.md", "---\ndescription: Notarial deeds\n---\n");
+    desk.write("skills/broken/SKILL.md", "");
+    // The store is made by a push, and not by looking.
+    assert_eq!(desk.push(&["--dry-run"]).status.code(), Some(7));
+    snapshot!("push-first", desk.push(&[]));
+    std::fs::remove_dir_all(desk.folder.path().join("skills/broken")).unwrap();
+    snapshot!("push-again", desk.push(&[]));
+    desk.skill("escrituras/compraventa", "Deeds of sale, revised");
+    desk.skill("escrituras/donacion", "Donations");
+    desk.write("skills/escrituras/hipoteca/references/more.md", "");
+    std::fs::remove_file(desk.folder.path().join("skills/escrituras/hipoteca/references/more.md")).unwrap();
+    snapshot!("push-dry-run", desk.push(&["--dry-run"]));
+    snapshot!("diff", desk.admin(&["diff", "skills"]));
+    snapshot!("push-changes", desk.push(&[]));
+    std::fs::remove_dir_all(desk.folder.path().join("skills/escrituras/donacion")).unwrap();
+    snapshot!("push-delete-asks", desk.push(&["--delete"]));
+    snapshot!("push-delete", desk.push(&["--delete", "--yes"]));
+    snapshot!(
+        "push-json",
+        desk.run(&["--json", "--library", "notaries", "admin", "push", "skills", "--dry-run"])
+    );
+    snapshot!("releases", desk.admin(&["releases"]));
+    snapshot!("releases-json", desk.run(&["--json", "--library", "notaries", "admin", "releases"]));
+    snapshot!("rollback", desk.admin(&["rollback", "1", "--by", "ana", "--yes"]));
+    snapshot!("pin", desk.admin(&["pin", "escrituras/hipoteca@1", "--by", "ana"]));
+    snapshot!("push-pinned", desk.push(&[]));
+    snapshot!("admin-list", desk.admin(&["list"]));
+    snapshot!("admin-stats", desk.run(&["admin", "stats"]));
+    snapshot!("verify", desk.admin(&["verify"]));
+    snapshot!("admin-rm", desk.admin(&["rm", "escrituras/compraventa", "--yes", "--by", "ana"]));
+    snapshot!("admin-rm-none", desk.admin(&["rm", "escrituras/none", "--yes"]));
+    snapshot!("rollback-none", desk.admin(&["rollback", "99"]));
+    let listed = desk.run(&["--library", "notaries", "skills", "list"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "escrituras/hipoteca\n");
+}
+
+#[test]
+fn verify_says_what_is_wrong_and_mends_it() {
+    let desk = Desk::new();
+    desk.skill("a", "The first");
+    desk.push(&[]);
+    // Another tool: the same store, as a workspace of somebody whose thread is not ours to guess.
+    let index = desk.admin(&["index"]);
+    assert!(index.status.success());
+    snapshot!("verify-quick", desk.admin(&["verify", "--quick"]));
+    snapshot!("verify-json", desk.run(&["--json", "--library", "notaries", "admin", "verify"]));
+    snapshot!("verify-nothing", desk.run(&["--user", "nobody", "admin", "verify"]));
+}
+
+#[test]
+fn many_users_get_the_same_and_one_that_fails_stops_nobody() {
+    let desk = Desk::new();
+    desk.skill("a", "The first");
+    desk.write("users.txt", "# the team\nana\nbo@example.com\n\nana\n");
+    snapshot!("push-users", desk.run(&["admin", "push", "skills", "--users", "users.txt", "--by", "ana"]));
+    snapshot!(
+        "push-users-again",
+        desk.run(&["admin", "push", "skills", "--users", "users.txt", "--by", "ana"])
+    );
+    desk.write("users.txt", "ana\n../bo\n");
+    snapshot!("push-users-bad", desk.run(&["admin", "push", "skills", "--users", "users.txt"]));
+    let listed = desk.run(&["--user", "bo@example.com", "skills", "list"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "a\n");
+    snapshot!("admin-list-all", desk.run(&["admin", "list"]));
+}
+
+#[test]
+fn skills_of_others_are_imported_and_served() {
+    let desk = Desk::new();
+    let text = "---\nname: shell\ndescription: Runs things\nallowed-tools: Bash, Read\nrequired_capabilities: [shell:execute]\n---\nUse `Bash`.\n";
+    desk.write("hermes/skills/devops/shell/SKILL.md", text);
+    desk.write("hermes/skills/devops/shell/scripts/run.sh", "#!/bin/sh\n");
+    desk.write(
+        "hermes/skills/devops/logs/SKILL.md",
+        "---\nname: logs\ndescription: Reads logs\nallowed-tools: Read\n---\nUse `Read`.\n",
+    );
+    desk.write("hermes/skills/devops/DESCRIPTION.md", "---\ndescription: Running things\n---\n");
+    snapshot!("import-refused", desk.admin(&["import", "hermes", "--translate-tools", "--by", "ana"]));
+    snapshot!(
+        "import",
+        desk.admin(&["import", "hermes", "--translate-tools", "--accept-dangerous", "--by", "ana"])
+    );
+    snapshot!(
+        "import-again",
+        desk.admin(&["import", "hermes", "--translate-tools", "--accept-dangerous", "--by", "ana"])
+    );
+    let loaded = desk.run(&["--library", "notaries", "skills", "load", "devops/shell"]);
+    let loaded = String::from_utf8_lossy(&loaded.stdout).into_owned();
+    assert!(loaded.contains("shell_exec") && !loaded.contains("Bash"), "{loaded}");
+    let source = desk.run(&["--library", "notaries", "read", "/skills/devops/shell/.source"]);
+    assert!(String::from_utf8_lossy(&source.stdout).contains("trust_tier = \"unreviewed\""));
+    let scripts = desk.run(&["--library", "notaries", "exists", "/skills/devops/shell/scripts/run.sh"]);
+    assert_eq!(scripts.status.code(), Some(1));
+    snapshot!(
+        "import-into",
+        desk.run(&["admin", "import", "hermes", "--into", "reviewed", "--accept-dangerous"])
+    );
+    snapshot!("pull", desk.admin(&["pull", "copy"]));
+    snapshot!("export", desk.admin(&["export", "notaries.zip"]));
+    snapshot!("export-nameless", desk.admin(&["export", "notaries"]));
+    let back = desk.run(&[
+        "--library",
+        "copy",
+        "admin",
+        "import",
+        "notaries.zip",
+        "--accept-dangerous",
+        "--with-scripts",
+        "--by",
+        "ana",
+    ]);
+    assert!(back.status.success(), "{}", String::from_utf8_lossy(&back.stderr));
+}
+
+#[test]
+fn a_skill_is_begun_and_valid() {
+    let desk = Desk::new();
+    snapshot!("init", desk.run(&["admin", "init", "lease-agreement", "--into", "skills/contracts"]));
+    snapshot!("init-again", desk.run(&["admin", "init", "lease-agreement", "--into", "skills/contracts"]));
+    snapshot!("init-bad", desk.run(&["admin", "init", "Lease Agreement"]));
+    assert!(desk.run(&["admin", "validate", "skills"]).status.success());
+    let completions = skillfs(&["completions", "bash"]);
+    assert!(String::from_utf8_lossy(&completions.stdout).contains("admin"));
+}

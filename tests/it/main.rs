@@ -13,6 +13,7 @@
 mod support;
 
 mod architecture;
+mod archives;
 mod caching;
 mod cli;
 mod conformance;
@@ -26,10 +27,12 @@ mod index;
 mod listing;
 mod model;
 mod model_writes;
+mod publishing;
 mod reading;
 mod semantics;
 mod skill_costs;
 mod skills;
+mod sources;
 mod specification;
 mod tenancy;
 mod together;

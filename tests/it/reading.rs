@@ -281,20 +281,20 @@ async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
     let fs = crate::support::connect(&wire.endpoint, &credentials, "bucket").await;
     let backend = fs.session(&session("u1", "1", "k1"));
     for result in
-        [backend.read("/skills/huge.bin").await, backend.read_window("/skills/huge.bin", window(0, 10)).await]
+        [backend.read("/ticket/huge.bin").await, backend.read_window("/ticket/huge.bin", window(0, 10)).await]
     {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BinaryFile);
         assert_eq!(
             error.message(),
-            "File '/skills/huge.bin' is a binary file (image/png, 5368709120 bytes) and cannot be read as text"
+            "File '/ticket/huge.bin' is a binary file (image/png, 5368709120 bytes) and cannot be read as text"
         );
     }
     // One request of 64 KiB each.
     let requests = wire.take();
     assert_eq!(requests.len(), 2);
     assert!(requests.iter().all(|r| r.header("range") == Some("bytes=0-65535")));
-    assert_eq!(backend.read_bytes("/skills/huge.bin", ..1000).await.unwrap().bytes.len(), 1000);
+    assert_eq!(backend.read_bytes("/ticket/huge.bin", ..1000).await.unwrap().bytes.len(), 1000);
 }
 
 /// A text of 1 GB that exists nowhere: what it holds follows from where it is.

@@ -1,0 +1,420 @@
+//! Archives from strangers. What is in them is checked name by name and byte by byte while it is unpacked into
+//! a fresh folder; an archive that does one thing wrong is refused as a whole.
+
+mod tar;
+mod zip;
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use unicode_normalization::UnicodeNormalization;
+
+use super::{Kept, Limits, Origin, OriginKind, Source, SourceOptions, check_name, failed};
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// What unpacks to less than this is no bomb, however well it is packed.
+const UNMEASURED_BYTES: u64 = 1024 * 1024;
+
+/// What kind of archive a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Zip,
+    TarGz,
+}
+
+impl Kind {
+    /// By the end of its name.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let name = name.to_ascii_lowercase();
+        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+        match () {
+            () if ends(&[".zip", ".skill"]) => Some(Self::Zip),
+            () if ends(&[".tar.gz", ".tgz"]) => Some(Self::TarGz),
+            () => None,
+        }
+    }
+
+    /// By its first bytes.
+    fn of_content(file: &mut File) -> Option<Self> {
+        let mut head = [0; 4];
+        file.read_exact(&mut head).ok()?;
+        match head {
+            [b'P', b'K', 3 | 5, 4 | 6] => Some(Self::Zip),
+            [0x1f, 0x8b, ..] => Some(Self::TarGz),
+            _ => None,
+        }
+    }
+}
+
+/// The name of an archive without what tells its kind.
+pub(super) fn stem(name: &str) -> &str {
+    let lower = name.to_ascii_lowercase();
+    let end = [".zip", ".skill", ".tar.gz", ".tgz"].into_iter().find(|end| lower.ends_with(end));
+    end.map_or(name, |end| &name[..name.len() - end.len()])
+}
+
+/// Unpacks an archive and reads what is in it.
+pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
+    let mut handle = File::open(file).map_err(|error| failed("open", file, error))?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let kind = Kind::of_name(&name).or_else(|| Kind::of_content(&mut handle)).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", file.display()))
+            .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository")
+    })?;
+    let folder = temporary()?;
+    // A folder inside: what is beside it stays ours, and tests can look.
+    let target = folder.path().join("files");
+    let unpacked = unpack(handle, kind, &target, options.limits, &file.display().to_string())?;
+    let origin = Origin {
+        kind: OriginKind::Archive,
+        location: file.display().to_string(),
+        reference: None,
+        commit: unpacked.commit,
+    };
+    Source::read(&target, Some(stem(&name)), origin, Some(folder), options)
+}
+
+pub(super) fn temporary() -> Result<Kept> {
+    let folder = tempfile::Builder::new().prefix("skillfs-").tempdir();
+    folder.map(Arc::new).map_err(|error| failed("make a temporary folder in", &std::env::temp_dir(), error))
+}
+
+/// What became of an archive.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    /// The commit that `git archive` writes into what it makes.
+    pub(super) commit: Option<String>,
+    /// How much was written.
+    pub(super) bytes: u64,
+    /// How many files and folders there are.
+    pub(super) entries: usize,
+}
+
+/// Unpacks an archive into a folder that does not exist yet. When it is refused, nothing stays.
+pub(super) fn unpack(
+    mut archive: File,
+    kind: Kind,
+    target: &Path,
+    limits: Limits,
+    shown: &str,
+) -> Result<Unpacked> {
+    use std::io::Seek;
+    let packed = archive
+        .rewind()
+        .and_then(|()| archive.metadata())
+        .map_err(|error| failed("read", Path::new(shown), error))?;
+    std::fs::create_dir(target).map_err(|error| failed("make", target, error))?;
+    let mut unpacker = Unpacker {
+        target: target.to_owned(),
+        limits,
+        packed: packed.len(),
+        unpacked: 0,
+        entries: 0,
+        known: BTreeMap::new(),
+    };
+    let result = match kind {
+        Kind::Zip => zip::unpack(archive, &mut unpacker),
+        Kind::TarGz => tar::unpack(archive, &mut unpacker),
+    };
+    let (bytes, entries) = (unpacker.unpacked, unpacker.entries);
+    result.map(|commit| Unpacked { commit, bytes, entries }).map_err(|refusal| {
+        // It goes with the temporary folder at the latest.
+        let _ = std::fs::remove_dir_all(target);
+        refusal.into_error(shown)
+    })
+}
+
+/// Why an archive is refused.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("the entry `{name}` {problem}")]
+    Entry { name: String, problem: String },
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("it is broken: {0}")]
+    Broken(String),
+    #[error("{0}")]
+    Odd(String),
+    #[error("cannot write what is in it: {0}")]
+    Write(std::io::Error),
+}
+
+impl Refusal {
+    fn entry(name: &str, problem: impl Into<String>) -> Self {
+        Self::Entry { name: shorten(name), problem: problem.into() }
+    }
+
+    fn into_error(self, shown: &str) -> Error {
+        let (kind, hint) = match &self {
+            Self::Entry { .. } | Self::Odd(_) => (
+                ErrorKind::InvalidInput,
+                "nothing of it was taken; pack ordinary files and folders anew, or do not trust where it comes from",
+            ),
+            Self::TooLarge(_) => {
+                (ErrorKind::TooLarge, "nothing of it was taken; raise the limit if you know what is in it")
+            }
+            Self::Broken(_) => (ErrorKind::Corrupt, "nothing of it was taken; fetch it again"),
+            Self::Write(_) => (ErrorKind::Unavailable, "check the disk that temporary files lie on"),
+        };
+        Error::new(kind, format!("the archive `{shown}` is refused: {self}")).with_hint(hint)
+    }
+}
+
+type Checked<T> = Result<T, Refusal>;
+
+/// The one door through which bytes of an archive reach the disk.
+struct Unpacker {
+    target: PathBuf,
+    limits: Limits,
+    /// The size of the archive.
+    packed: u64,
+    unpacked: u64,
+    entries: usize,
+    /// Everything that is there, by its name in one case and one normal form: what some disks take for one
+    /// name must be one name. With how it is spelled, and whether it is a folder.
+    known: BTreeMap<String, (String, bool)>,
+}
+
+impl Unpacker {
+    /// Counts one more entry, wanted or not.
+    fn count(&mut self) -> Checked<()> {
+        self.entries += 1;
+        let most = self.limits.max_entries;
+        if self.entries > most {
+            return Err(Refusal::TooLarge(format!("it has more than {most} entries")));
+        }
+        Ok(())
+    }
+
+    fn folder(&mut self, name: &[u8]) -> Checked<()> {
+        let (name, _) = parse(name)?;
+        if name.is_empty() {
+            return Ok(());
+        }
+        self.claim_folders(&name, true)
+    }
+
+    /// Writes one file. `size` is what the archive says of it; what is really there must be that much.
+    fn file(&mut self, name: &[u8], size: u64, mut content: impl Read) -> Checked<()> {
+        let (name, folder) = parse(name)?;
+        if folder || name.is_empty() {
+            return Err(Refusal::entry(&name, "has the name of a folder and the content of a file"));
+        }
+        if let Some((parent, _)) = name.rsplit_once('/') {
+            self.claim_folders(parent, false)?;
+        } else {
+            self.check_depth(&name)?;
+        }
+        if let Some((spelled, is_folder)) = self.known.insert(folded(&name), (name.clone(), false)) {
+            return Err(clash(&name, &spelled, is_folder));
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt;
+            // Whatever the archive says: nothing that is unpacked can be run.
+            options.mode(0o600);
+        }
+        let mut file = options.open(self.target.join(&name)).map_err(Refusal::Write)?;
+        let (mut buffer, mut written) = (vec![0; 64 * 1024], 0u64);
+        loop {
+            let read = match content.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(Refusal::Broken(format!("`{}` cannot be unpacked: {error}", shorten(&name))));
+                }
+            };
+            written += read as u64;
+            if written > self.limits.max_file_bytes {
+                let most = self.limits.max_file_bytes;
+                return Err(Refusal::TooLarge(format!("`{}` has more than {most} bytes", shorten(&name))));
+            }
+            self.measure(read as u64)?;
+            file.write_all(&buffer[..read]).map_err(Refusal::Write)?;
+        }
+        if written != size {
+            return Err(Refusal::Broken(format!(
+                "`{}` should have {size} bytes and has {written}",
+                shorten(&name)
+            )));
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that are really there, whatever headers say.
+    fn measure(&mut self, bytes: u64) -> Checked<()> {
+        self.unpacked += bytes;
+        let Limits { max_unpacked_bytes, max_ratio, .. } = self.limits;
+        if self.unpacked > max_unpacked_bytes {
+            return Err(Refusal::TooLarge(format!("it unpacks to more than {max_unpacked_bytes} bytes")));
+        }
+        if self.unpacked > UNMEASURED_BYTES && self.unpacked / max_ratio.max(1) > self.packed {
+            return Err(Refusal::TooLarge(format!(
+                "it has {} bytes and unpacks to more than {max_ratio} times that",
+                self.packed
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_depth(&self, name: &str) -> Checked<()> {
+        let most = self.limits.max_depth;
+        if name.split('/').count() > most {
+            return Err(Refusal::entry(name, format!("lies more than {most} folders deep")));
+        }
+        Ok(())
+    }
+
+    /// Makes a folder and those above it. `own` when the archive has an entry for it: that may come once.
+    fn claim_folders(&mut self, name: &str, own: bool) -> Checked<()> {
+        self.check_depth(name)?;
+        let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
+        for end in ends {
+            let part = &name[..end];
+            match self.known.get(&folded(part)) {
+                Some((spelled, true)) if spelled == part => {}
+                Some((spelled, is_folder)) => return Err(clash(part, &spelled.clone(), *is_folder)),
+                None => {
+                    // Folders that only stand in names are entries too.
+                    if !own || end < name.len() {
+                        self.count()?;
+                    }
+                    std::fs::create_dir(self.target.join(part)).map_err(Refusal::Write)?;
+                    self.known.insert(folded(part), (part.to_owned(), true));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn clash(name: &str, spelled: &str, is_folder: bool) -> Refusal {
+    let problem = match (name == spelled, is_folder) {
+        (true, false) => "is there twice".to_owned(),
+        (true, true) => "is a file and a folder".to_owned(),
+        (false, _) => format!("has the same name as `{}` on some disks", shorten(spelled)),
+    };
+    Refusal::entry(name, problem)
+}
+
+/// Forty hexadecimal digits: how `git archive` and those who serve repositories sign what they pack.
+fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// One spelling for all that a disk may take for the same name.
+fn folded(name: &str) -> String {
+    name.nfc().collect::<String>().to_lowercase().nfc().collect()
+}
+
+/// The name of an entry, without a leading `./` and a trailing `/`, and whether it had the latter. Empty for the
+/// root itself.
+fn parse(raw: &[u8]) -> Checked<(String, bool)> {
+    let Ok(text) = std::str::from_utf8(raw) else {
+        return Err(Refusal::entry(&String::from_utf8_lossy(raw), "has a name that is no UTF-8"));
+    };
+    let bad = |problem: &str| Err(Refusal::entry(text, problem));
+    if text.chars().any(char::is_control) {
+        return bad("has a control character in its name");
+    }
+    let drive =
+        text.as_bytes().first().is_some_and(u8::is_ascii_alphabetic) && text.as_bytes().get(1) == Some(&b':');
+    if text.starts_with(['/', '\\']) || drive {
+        return bad("has an absolute path");
+    }
+    if text.contains('\\') {
+        return bad("has a backslash in its name");
+    }
+    if text.is_empty() {
+        return bad("has no name");
+    }
+    let mut name = text;
+    while let Some(rest) = name.strip_prefix("./") {
+        name = rest;
+    }
+    let (name, folder) = name.strip_suffix('/').map_or((name, false), |name| (name, true));
+    if name.is_empty() || name == "." {
+        return Ok((String::new(), true));
+    }
+    if name.split('/').any(|part| part == "..") {
+        return bad("climbs out of the archive with `..`");
+    }
+    match check_name(name) {
+        Ok(()) => Ok((name.to_owned(), folder)),
+        Err(error) => bad(&format!("cannot lie in a library: {}", error.message())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_taken_as_they_are_or_refused() {
+        let ok = |raw: &str, name: &str, folder: bool| {
+            assert_eq!(parse(raw.as_bytes()).unwrap(), (name.to_owned(), folder), "{raw}");
+        };
+        ok("a/b.md", "a/b.md", false);
+        ok("./a/b.md", "a/b.md", false);
+        ok("a/", "a", true);
+        ok("./", "", true);
+        ok(".", "", true);
+        ok("ab:c", "ab:c", false);
+        ok("..a/b..", "..a/b..", false);
+        for bad in [
+            "", "/", "/a", "../a", "a/../b", "a/..", "..", "C:/a", "c:", "\\\\s\\x", "a\\b", "a//b", "a/./b",
+            "a\0b", "a\u{85}b", "%2e%2e/a", "a//",
+        ] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad:?}");
+        }
+        assert!(parse(b"a\xff").is_err());
+    }
+
+    fn unpacker(target: &Path) -> Unpacker {
+        std::fs::create_dir(target).unwrap();
+        Unpacker {
+            target: target.to_owned(),
+            limits: Limits::default(),
+            packed: 100,
+            unpacked: 0,
+            entries: 0,
+            known: BTreeMap::new(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+        #[test]
+        fn nothing_is_written_beside_the_target(
+            names in proptest::collection::vec("(\\.\\./|/|\\./|a/|b|\\.\\.|\\\\|C:|%2e){1,5}", 1..6),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut unpacker = unpacker(&folder.path().join("target"));
+            for name in names {
+                let _ = unpacker.file(name.as_bytes(), 4, &b"evil"[..]);
+                let _ = unpacker.folder(name.as_bytes());
+            }
+            let beside: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|e| e.file_name()).collect();
+            prop_assert_eq!(beside, ["target"]);
+        }
+
+        #[test]
+        fn no_name_leads_out_of_the_folder(raw in "[./\\\\a:%2eE~ -]{0,24}|\\PC{0,40}") {
+            if let Ok((name, _)) = parse(raw.as_bytes()) {
+                let inside = Path::new("/target").join(&name);
+                prop_assert!(inside.starts_with("/target"));
+                let plain = |part: std::path::Component<'_>| matches!(part, std::path::Component::Normal(_));
+                prop_assert!(Path::new(&name).components().all(plain));
+            }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Compressed tar archives. Extended headers are read here, within bounds, and not by the library: a name that
+//! one of them brings passes the same door as any other.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{BufReader, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use tar::{Archive, EntryType};
+
+use super::{Checked, Refusal, Unpacker};
+
+/// No honest extended header is longer.
+const MAX_HEADER_BYTES: u64 = 64 * 1024;
+/// What a tar archive spends on an entry that is empty: its header, and one for a long name.
+const ENTRY_BYTES: u64 = 2048;
+
+/// What extended headers say of the next entry.
+#[derive(Default)]
+struct Extended {
+    name: Option<Vec<u8>>,
+    size: Option<u64>,
+    sparse: bool,
+}
+
+pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<Option<String>> {
+    let limits = unpacker.limits;
+    let most = limits.max_unpacked_bytes.saturating_add(limits.max_entries as u64 * ENTRY_BYTES);
+    // What is behind the content counts too: empty entries and padding are packed best of all.
+    let ratio = unpacker
+        .packed
+        .saturating_mul(limits.max_ratio)
+        .max(super::UNMEASURED_BYTES)
+        .saturating_add(1024 * ENTRY_BYTES);
+    let reader = Bounded { inner: MultiGzDecoder::new(BufReader::new(file)), left: most.min(ratio) };
+    let stopped = Cell::new(false);
+    let reader = Watched { inner: reader, stopped: &stopped };
+    let mut archive = Archive::new(reader);
+    let result = entries(&mut archive, unpacker).and_then(|commit| {
+        rest(archive.into_inner())?;
+        Ok(commit)
+    });
+    match result {
+        // The bound was hit inside the library: say that, and not what it made of it.
+        Err(Refusal::Broken(_)) if stopped.get() => {
+            Err(Refusal::TooLarge("it unpacks to more than the limits allow".to_owned()))
+        }
+        result => result,
+    }
+}
+
+fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checked<Option<String>> {
+    let mut commit = None;
+    let mut next = Extended::default();
+    for entry in archive.entries().map_err(broken)?.raw(true) {
+        let mut entry = entry.map_err(broken)?;
+        unpacker.count()?;
+        let header = entry.header().clone();
+        let size = header.entry_size().map_err(broken)?;
+        match header.entry_type() {
+            EntryType::XGlobalHeader => {
+                for (key, value) in pax(&mut entry, size)? {
+                    if key == "comment" {
+                        let text = String::from_utf8_lossy(&value).into_owned();
+                        commit = super::is_commit(&text).then_some(text);
+                    } else if matches!(key.as_str(), "path" | "linkpath" | "size")
+                        || key.starts_with("GNU.sparse")
+                    {
+                        return Err(Refusal::Odd(format!("it sets `{key}` for all its entries at once")));
+                    }
+                }
+                continue;
+            }
+            EntryType::XHeader => {
+                for (key, value) in pax(&mut entry, size)? {
+                    match key.as_str() {
+                        "path" => next.name = Some(value),
+                        "size" => next.size = String::from_utf8_lossy(&value).parse().ok(),
+                        _ => next.sparse |= key.starts_with("GNU.sparse"),
+                    }
+                }
+                continue;
+            }
+            EntryType::GNULongName => {
+                let mut name = small(&mut entry, size)?;
+                while name.last() == Some(&0) {
+                    name.pop();
+                }
+                next.name = Some(name);
+                continue;
+            }
+            EntryType::GNULongLink => {
+                small(&mut entry, size)?;
+                continue;
+            }
+            _ => {}
+        }
+        let said = std::mem::take(&mut next);
+        let raw = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
+        let name = String::from_utf8_lossy(&raw).into_owned();
+        // The better reason first.
+        super::parse(&raw)?;
+        if said.sparse || header.entry_type() == EntryType::GNUSparse {
+            return Err(Refusal::entry(&name, "is a sparse file, which is not read"));
+        }
+        if said.size.is_some_and(|said| said != size) {
+            return Err(Refusal::entry(&name, "has two sizes"));
+        }
+        match header.entry_type() {
+            // In old archives a folder is a file whose name ends in a slash.
+            EntryType::Regular if raw.ends_with(b"/") && size == 0 => unpacker.folder(&raw)?,
+            EntryType::Regular => unpacker.file(&raw, size, &mut entry)?,
+            EntryType::Directory if size == 0 => unpacker.folder(&raw)?,
+            EntryType::Directory => {
+                return Err(Refusal::entry(&name, "is a folder and has the content of a file"));
+            }
+            EntryType::Symlink => return Err(Refusal::entry(&name, "is a link")),
+            EntryType::Link => return Err(Refusal::entry(&name, "is a hard link")),
+            _ => return Err(Refusal::entry(&name, "is neither a file nor a folder")),
+        }
+    }
+    Ok(commit)
+}
+
+/// Behind the end there may be nothing but padding. Reading it also checks the sum of the compressed data.
+fn rest(mut reader: impl Read) -> Checked<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match reader.read(&mut buffer).map_err(broken)? {
+            0 => return Ok(()),
+            read if buffer[..read].iter().any(|byte| *byte != 0) => {
+                return Err(Refusal::Odd("something stands behind its end".to_owned()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A short header, whole.
+fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
+    if size > MAX_HEADER_BYTES {
+        return Err(Refusal::TooLarge(format!(
+            "it has a header of {size} bytes; {MAX_HEADER_BYTES} are the limit"
+        )));
+    }
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes).map_err(broken)?;
+    if bytes.len() as u64 != size {
+        return Err(Refusal::Broken("a header is cut off".to_owned()));
+    }
+    Ok(bytes)
+}
+
+/// The records `length key=value\n` of an extended header, by their lengths: a value may hold line breaks.
+fn pax(entry: &mut impl Read, size: u64) -> Checked<Vec<(String, Vec<u8>)>> {
+    let bytes = small(entry, size)?;
+    records(&bytes).ok_or_else(|| Refusal::Broken("an extended header cannot be read".to_owned()))
+}
+
+fn records(mut bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let digits = bytes.iter().position(|byte| *byte == b' ')?;
+        let length: usize = std::str::from_utf8(&bytes[..digits]).ok()?.parse().ok()?;
+        let record = bytes.get(digits + 1..length)?.strip_suffix(b"\n")?;
+        let equals = record.iter().position(|byte| *byte == b'=')?;
+        let key = String::from_utf8(record[..equals].to_vec()).ok()?;
+        records.push((key, record[equals + 1..].to_vec()));
+        bytes = &bytes[length..];
+    }
+    Some(records)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn broken(error: std::io::Error) -> Refusal {
+    Refusal::Broken(error.to_string())
+}
+
+/// Ends with an error where the bound is.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> Option<std::io::Result<usize>> {
+        if self.left == 0 {
+            // Only when there is more is there too much.
+            return match self.inner.read(&mut [0]) {
+                Ok(0) => Some(Ok(0)),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            };
+        }
+        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        Some(self.inner.read(&mut buffer[..most]).inspect(|read| self.left -= *read as u64))
+    }
+}
+
+/// Remembers that the bound was hit.
+struct Watched<'s, R> {
+    inner: Bounded<R>,
+    stopped: &'s Cell<bool>,
+}
+
+impl<R: Read> Read for Watched<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.inner.read(buffer).unwrap_or_else(|| {
+            self.stopped.set(true);
+            Err(std::io::Error::other("there is more than the limits allow"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_read_by_their_lengths() {
+        let one = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec());
+        assert_eq!(records(b"").unwrap(), []);
+        assert_eq!(records(b"12 path=abc\n").unwrap(), [one("path", "abc")]);
+        // A line break in a value does not begin a record.
+        assert_eq!(records(b"20 comment=\n7 a=../\n").unwrap(), [one("comment", "\n7 a=../")]);
+        for bad in [&b"x"[..], b"99 path=abc\n", b"12 path=abcd", b"5 ab\n", b"0 a=b\n", b"-1 a=b\n"] {
+            assert!(records(bad).is_none(), "{bad:?}");
+        }
+    }
+}

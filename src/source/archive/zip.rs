@@ -1,0 +1,182 @@
+//! Zip archives. Two things in them can name an entry, and readers differ on which they believe: so both must
+//! say the same.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+
+use zip::read::{ArchiveOffset, Config};
+use zip::result::ZipError;
+use zip::{CompressionMethod, ZipArchive};
+
+use super::{Checked, Refusal, Unpacker};
+
+/// The record at the end, without its comment.
+const END_BYTES: usize = 22;
+const END: [u8; 4] = *b"PK\x05\x06";
+const RECORD: [u8; 4] = *b"PK\x01\x02";
+/// 50,000 entries with long names have a tenth of that.
+const MAX_TABLE_BYTES: u64 = 64 * 1024 * 1024;
+/// What points to the end record of archives that are larger than the format was made for.
+const END_64: [u8; 4] = *b"PK\x06\x07";
+/// The kind of file in a Unix mode, and the ordinary ones.
+const KIND: u32 = 0o170_000;
+const FOLDER: u32 = 0o040_000;
+const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
+
+pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<String>> {
+    let end = End::read(&mut file, unpacker.packed)?;
+    let most = unpacker.limits.max_entries;
+    if end.entries > most {
+        return Err(Refusal::TooLarge(format!("it has {} entries; {most} are the limit", end.entries)));
+    }
+    end.check_table(&mut file)?;
+    let config = Config { archive_offset: ArchiveOffset::Known(0) };
+    let mut archive = ZipArchive::with_config(config, file).map_err(broken)?;
+    for raw in archive.file_names_raw() {
+        // The better reason first: what is wrong with a name says more than that two records differ.
+        super::parse(raw)?;
+    }
+    if archive.has_duplicate_names() || archive.len() < end.entries {
+        return Err(Refusal::Odd("two of its entries have the same name".to_owned()));
+    }
+    if archive.len() != end.entries || archive.central_directory_start() != end.directory {
+        return Err(Refusal::Odd("its table of contents is not where its end says".to_owned()));
+    }
+    for index in 0..archive.len() {
+        let entry = archive.by_index_data(index).map_err(broken)?;
+        let name = String::from_utf8_lossy(entry.name_raw()).into_owned();
+        if entry.encrypted() {
+            return Err(Refusal::entry(&name, "is encrypted"));
+        }
+        match entry.unix_mode().map_or(0, |mode| mode & KIND) {
+            0 | FOLDER | FILE => {}
+            LINK => return Err(Refusal::entry(&name, "is a link")),
+            _ => return Err(Refusal::entry(&name, "is neither a file nor a folder")),
+        }
+        if !matches!(entry.compression(), CompressionMethod::Stored | CompressionMethod::Deflated) {
+            return Err(Refusal::entry(
+                &name,
+                format!("is packed with {}, which is not read", entry.compression()),
+            ));
+        }
+    }
+    archive
+        .validate_header_consistency()
+        .map_err(|error| Refusal::Odd(format!("its table of contents and its entries differ: {error}")))?;
+    let commit =
+        std::str::from_utf8(archive.comment()).ok().filter(|text| super::is_commit(text)).map(str::to_owned);
+    for index in 0..archive.len() {
+        unpacker.count()?;
+        let entry = archive.by_index(index).map_err(broken)?;
+        let raw = entry.name_raw().to_vec();
+        // A second name in an extra field would be believed by some readers only.
+        if entry.name().map_err(broken)?.as_bytes() != raw {
+            let name = String::from_utf8_lossy(&raw);
+            return Err(Refusal::entry(&name, "has two names, or a name that is no UTF-8"));
+        }
+        let is_folder = entry.unix_mode().is_some_and(|mode| mode & KIND == FOLDER);
+        if raw.ends_with(b"/") {
+            if entry.size() > 0 {
+                let name = String::from_utf8_lossy(&raw);
+                return Err(Refusal::entry(&name, "has the name of a folder and the content of a file"));
+            }
+            unpacker.folder(&raw)?;
+        } else if is_folder {
+            let name = String::from_utf8_lossy(&raw);
+            return Err(Refusal::entry(&name, "is a folder without the name of one"));
+        } else {
+            let size = entry.size();
+            unpacker.file(&raw, size, entry)?;
+        }
+    }
+    Ok(commit)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn broken(error: ZipError) -> Refusal {
+    Refusal::Broken(error.to_string())
+}
+
+/// What the end of the archive says of it.
+struct End {
+    entries: usize,
+    directory: u64,
+    length: u64,
+}
+
+/// A number as it stands in records; zero where the record has ended.
+fn number(record: &[u8], from: usize, length: usize) -> u64 {
+    let bytes = record.get(from..from + length).unwrap_or_default();
+    bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+impl End {
+    /// Exactly one end record, at the very end, right behind the table of contents.
+    fn read(file: &mut File, size: u64) -> Checked<Self> {
+        let io = |error: std::io::Error| Refusal::Broken(error.to_string());
+        let tail = size.min((END_BYTES + usize::from(u16::MAX) + 20) as u64);
+        file.seek(SeekFrom::Start(size - tail)).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(tail).read_to_end(&mut bytes).map_err(io)?;
+        let Some(at) = bytes.windows(4).rposition(|window| window == END) else {
+            return Err(Refusal::Broken("it is no zip archive, or its end is missing".to_owned()));
+        };
+        let record = &bytes[at..];
+        if record.len() < END_BYTES {
+            return Err(Refusal::Broken("its end is cut off".to_owned()));
+        }
+        if record.len() as u64 != END_BYTES as u64 + number(record, 20, 2) {
+            return Err(Refusal::Odd("it does not end where it says".to_owned()));
+        }
+        let (disk, first_disk, here, all) =
+            (number(record, 4, 2), number(record, 6, 2), number(record, 8, 2), number(record, 10, 2));
+        let (length, directory) = (number(record, 12, 4), number(record, 16, 4));
+        let large =
+            [here, all].contains(&u64::from(u16::MAX)) || [length, directory].contains(&u64::from(u32::MAX));
+        if large || (at >= 20 && bytes[at - 20..at - 16] == END_64) {
+            return Err(Refusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+        }
+        if disk != 0 || first_disk != 0 || here != all {
+            return Err(Refusal::Odd("it is one of several parts".to_owned()));
+        }
+        if directory + length != size - record.len() as u64 {
+            return Err(Refusal::Odd("its table of contents is not where its end says".to_owned()));
+        }
+        Ok(Self { entries: all as usize, directory, length })
+    }
+
+    /// The table has as many records as the end says, one behind the other, and none of them has its sizes or its
+    /// place somewhere else.
+    fn check_table(&self, file: &mut File) -> Checked<()> {
+        let io = |error: std::io::Error| Refusal::Broken(error.to_string());
+        if self.length > MAX_TABLE_BYTES {
+            let length = self.length;
+            let message =
+                format!("its table of contents has {length} bytes; {MAX_TABLE_BYTES} are the limit");
+            return Err(Refusal::TooLarge(message));
+        }
+        file.seek(SeekFrom::Start(self.directory)).map_err(io)?;
+        let mut table = Vec::new();
+        file.take(self.length).read_to_end(&mut table).map_err(io)?;
+        let (mut rest, mut count) = (table.as_slice(), 0);
+        while !rest.is_empty() {
+            let size = 46 + number(rest, 28, 2) + number(rest, 30, 2) + number(rest, 32, 2);
+            let Some(record) = rest.get(..size as usize).filter(|record| record.starts_with(&RECORD)) else {
+                return Err(Refusal::Broken("its table of contents cannot be read".to_owned()));
+            };
+            if [20, 24, 42].iter().any(|at| number(record, *at, 4) == u64::from(u32::MAX)) {
+                return Err(Refusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+            }
+            count += 1;
+            rest = &rest[size as usize..];
+        }
+        if count != self.entries {
+            return Err(Refusal::Odd(format!(
+                "its table of contents has {count} entries, and its end says {}",
+                self.entries
+            )));
+        }
+        Ok(())
+    }
+}

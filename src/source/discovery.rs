@@ -1,0 +1,157 @@
+//! Sites that publish skills by the Agent Skills Discovery RFC, and archives of them: an index with the sum of
+//! each skill. What does not have its sum is not read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::archive::{self, Kind};
+use super::layout::{INDEX, overlapping, skill_of};
+use super::scan::{Found, Scan, join};
+use super::{Content, Source, SourceFile, SourceOptions, check_name, failed};
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// The version of the index that is read and written.
+pub(super) const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
+/// The folder of the index, below the root of a site.
+pub(super) const FOLDER: &str = ".well-known/agent-skills";
+/// Our own file beside the index: where in a library a skill lay, when its name does not say so.
+pub(super) const PATHS: &str = "paths.json";
+const MAX_INDEX_BYTES: u64 = 64 * 1024 * 1024;
+
+/// The index.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Index {
+    #[serde(rename = "$schema")]
+    pub(super) schema: String,
+    pub(super) skills: Vec<Entry>,
+}
+
+/// One skill of the index.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Entry {
+    pub(super) name: String,
+    #[serde(rename = "type")]
+    pub(super) kind: EntryKind,
+    pub(super) description: String,
+    pub(super) url: String,
+    pub(super) digest: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum EntryKind {
+    /// One `SKILL.md`.
+    #[serde(rename = "skill-md")]
+    SkillMd,
+    /// An archive with `SKILL.md` at its root.
+    #[serde(rename = "archive")]
+    Archive,
+}
+
+/// Reads a site that lies in a folder.
+pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) -> Result<()> {
+    let place = source.origin.location.clone();
+    let wrong = move |kind: ErrorKind, message: String| {
+        Error::new(kind, format!("the index of `{place}` cannot be used: {message}"))
+            .with_hint("nothing of it was taken; fetch or export it again")
+    };
+    let mut scan = Scan::new(root, options.limits);
+    let index: Index = parse(&scan, &root.join(INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
+    if index.schema != SCHEMA {
+        let why = format!("its schema is `{}`, and only `{SCHEMA}` is read", shorten(&index.schema));
+        return Err(wrong(ErrorKind::InvalidInput, why));
+    }
+    if index.skills.len() > options.limits.max_entries {
+        return Err(wrong(ErrorKind::TooLarge, format!("it has {} skills", index.skills.len())));
+    }
+    let paths = root.join(FOLDER).join(PATHS);
+    let paths: BTreeMap<String, String> = match paths.is_file() {
+        true => parse(&scan, &paths).map_err(|why| wrong(ErrorKind::InvalidInput, why))?,
+        false => BTreeMap::new(),
+    };
+    let (mut left, mut taken) = (options.limits, BTreeSet::new());
+    for entry in index.skills {
+        let path = paths.get(&entry.name).cloned().unwrap_or_else(|| entry.name.clone());
+        let path = options.category.as_ref().map_or(path.clone(), |category| join(category, &path));
+        if !is_name(&entry.name) || check_name(&path).is_err() {
+            source.refuse(shorten(&entry.name), "the index gives it a name that no skill can have");
+            continue;
+        }
+        if overlapping(&taken, &path).is_some() {
+            source.refuse(&entry.name, format!("another skill has the path `{path}`"));
+            continue;
+        }
+        let local = entry.url.strip_prefix(&format!("/{FOLDER}/")).unwrap_or(&entry.url);
+        if local.contains(':') || local.starts_with('/') || check_name(local).is_err() {
+            source.refuse(&entry.name, format!("it lies elsewhere, at `{}`", shorten(&entry.url)));
+            continue;
+        }
+        let file = scan
+            .take(&root.join(FOLDER).join(local), "SKILL.md")
+            .map_err(|why| wrong(ErrorKind::Corrupt, format!("`{}` {why}", shorten(local))))?;
+        if entry.digest != format!("sha256:{}", file.sha256) {
+            let why = format!("`{}` does not have the sum that the index gives for it", shorten(local));
+            return Err(wrong(ErrorKind::Corrupt, why));
+        }
+        let files = match entry.kind {
+            EntryKind::SkillMd => Ok(vec![file]),
+            EntryKind::Archive => {
+                let kept = match source.kept.take() {
+                    Some(kept) => kept,
+                    None => archive::temporary()?,
+                };
+                // Not where the archive of the whole site lies: no name has an underscore.
+                let folder = source.kept.insert(kept).path().join(format!("_{}", entry.name));
+                let packed = unpack(&file, local, &folder, left)?;
+                left.max_unpacked_bytes -= packed.bytes.min(left.max_unpacked_bytes);
+                left.max_entries -= packed.entries.min(left.max_entries);
+                let real = folder.canonicalize().map_err(|error| failed("open", &folder, error))?;
+                scan = Scan::new(&real, options.limits);
+                let files =
+                    scan.collect(&Found { path: entry.name.clone(), folder: real, bad_name: None })?;
+                source.skipped.append(&mut scan.skipped);
+                scan = Scan::new(root, options.limits);
+                files
+            }
+        };
+        taken.insert(path.clone());
+        match files.and_then(|files| skill_of(path, &root.join(FOLDER), files)) {
+            Ok(skill) => source.skills.push(skill),
+            Err(why) => source.refuse(&entry.name, why),
+        }
+    }
+    Ok(())
+}
+
+/// A name as the RFC wants it.
+pub(super) fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+fn parse<T: serde::de::DeserializeOwned>(scan: &Scan, path: &Path) -> Result<T, String> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let file = scan.take(path, &name).map_err(|why| format!("`{name}` {why}"))?;
+    if file.size > MAX_INDEX_BYTES {
+        return Err(format!("`{name}` has {} bytes; {MAX_INDEX_BYTES} are the limit", file.size));
+    }
+    let bytes = file.read().map_err(|error| error.message().to_owned())?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("`{name}` is not as it should be: {error}"))
+}
+
+fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -> Result<archive::Unpacked> {
+    let Content::File(path) = &file.content else {
+        return Err(Error::new(ErrorKind::Internal, format!("`{name}` lies in no file")));
+    };
+    let kind = Kind::of_name(name).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", shorten(name)))
+            .with_hint("archives of skills end in .tar.gz, .tgz or .zip")
+    })?;
+    let handle = File::open(path).map_err(|error| failed("open", path, error))?;
+    archive::unpack(handle, kind, folder, limits, name)
+}

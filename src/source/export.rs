@@ -1,0 +1,303 @@
+//! One archive with skills in it, laid out as the Agent Skills Discovery RFC wants a site: unpack it on a web
+//! server, and agents find the skills. The same skills always make the same bytes.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::{Compression, GzBuilder, write::GzEncoder};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use unicode_normalization::UnicodeNormalization;
+use zip::write::{SimpleFileOptions, StreamWriter};
+use zip::{CompressionMethod, ZipWriter};
+
+use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
+use super::{SkillFiles, hex};
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::Document;
+
+const MAX_NAME_BYTES: usize = 64;
+const MAX_DESCRIPTION_CHARS: usize = 1024;
+
+/// What kind of archive is written, outside and for each skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// A `.zip`.
+    Zip,
+    /// A `.tar.gz`.
+    TarGz,
+}
+
+impl Format {
+    /// How names of such files end, with the dot.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Zip => ".zip",
+            Self::TarGz => ".tar.gz",
+        }
+    }
+}
+
+/// What was exported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Exported {
+    /// The skills of the index, by name.
+    pub skills: Vec<ExportedSkill>,
+}
+
+/// A skill of the index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ExportedSkill {
+    /// Its path in the library.
+    pub path: String,
+    /// Its name in the index.
+    pub name: String,
+    /// Where it lies, below the index.
+    pub url: String,
+    /// `sha256:` and the sum of what lies there.
+    pub digest: String,
+}
+
+/// Writes skills as one archive. A skill that is only a `SKILL.md` lies there as it is, others are archives of
+/// their own. [`Source::open`](super::Source::open) reads it back.
+///
+/// A skill is called as its frontmatter says, where the RFC allows that name, else by its folder; when two would
+/// have the same name, their categories stand before it.
+///
+/// # Errors
+/// [`ErrorKind::InvalidSkill`] when one has no `SKILL.md` that can be used; what [`SourceFile::read`](super::SourceFile::read)
+/// may say; [`ErrorKind::Unavailable`] when the archive cannot be written.
+pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Result<Exported> {
+    let documents: Vec<Document> = skills.iter().map(document).collect::<Result<_>>()?;
+    let names = names(skills, &documents);
+    let mut order: Vec<usize> = (0..skills.len()).collect();
+    order.sort_by_key(|index| &names[*index]);
+    let mut archive = Packer::new(format, out);
+    let mut index = Index { schema: SCHEMA.to_owned(), skills: Vec::new() };
+    let mut exported = Vec::new();
+    for at in order {
+        let (skill, name, manifest) = (&skills[at], &names[at], &documents[at].manifest);
+        let (kind, url, bytes) = match skill.files.as_slice() {
+            [only] => (EntryKind::SkillMd, format!("{name}/SKILL.md"), only.read()?),
+            _ => (EntryKind::Archive, format!("{name}{}", format.extension()), pack(skill, format)?),
+        };
+        let digest = format!("sha256:{}", hex(&Sha256::digest(&bytes)));
+        archive.add(&format!("{FOLDER}/{url}"), &bytes)?;
+        exported.push(ExportedSkill {
+            path: skill.path.clone(),
+            name: name.clone(),
+            url: url.clone(),
+            digest: digest.clone(),
+        });
+        let description = manifest.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
+        index.skills.push(Entry { name: name.clone(), kind, description, url, digest });
+    }
+    let paths: BTreeMap<&str, &str> = exported
+        .iter()
+        .filter(|skill| skill.path != skill.name)
+        .map(|skill| (skill.name.as_str(), skill.path.as_str()))
+        .collect();
+    archive.add(&format!("{FOLDER}/index.json"), &json(&index)?)?;
+    if !paths.is_empty() {
+        archive.add(&format!("{FOLDER}/{PATHS}"), &json(&paths)?)?;
+    }
+    archive.finish()?;
+    Ok(Exported { skills: exported })
+}
+
+fn document(skill: &SkillFiles) -> Result<Document> {
+    let unusable = |why: &str| {
+        Error::new(ErrorKind::InvalidSkill, format!("the skill `{}` cannot be exported: {why}", skill.path))
+            .with_hint("repair it, or leave it out")
+    };
+    let file = skill.skill_file().ok_or_else(|| unusable("it has no SKILL.md"))?;
+    Document::load(&file.read()?, skill.name(), &format!("{}/{}", skill.path, file.name))
+        .map_err(|said| unusable(said.last().map_or("there is nothing in it", |said| &said.message)))
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec_pretty(value)
+        .map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// The files of a skill as an archive with `SKILL.md` at its root, spelled so.
+fn pack(skill: &SkillFiles, format: Format) -> Result<Bytes> {
+    let main = skill.skill_file().map(|file| file.name.as_str());
+    let mut bytes = Vec::new();
+    let mut archive = Packer::new(format, &mut bytes);
+    for file in &skill.files {
+        // Another spelling beside it would be taken for the same file.
+        if main != Some(file.name.as_str()) && file.name.eq_ignore_ascii_case("SKILL.md") {
+            continue;
+        }
+        let name = if main == Some(file.name.as_str()) { "SKILL.md" } else { &file.name };
+        archive.add(name, &file.read()?)?;
+    }
+    archive.finish()?;
+    Ok(bytes.into())
+}
+
+/// A name for each skill, no two of them the same.
+fn names(skills: &[SkillFiles], documents: &[Document]) -> Vec<String> {
+    let mut names: Vec<String> = skills
+        .iter()
+        .zip(documents)
+        .map(|(skill, document)| match &document.manifest.name {
+            name if is_name(name) => name.clone(),
+            _ => kebab(skill.name()),
+        })
+        .collect();
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for name in &names {
+        *count.entry(name.clone()).or_default() += 1;
+    }
+    for (name, skill) in names.iter_mut().zip(skills) {
+        if count[name.as_str()] > 1
+            && let Some((category, _)) = skill.path.rsplit_once('/')
+        {
+            *name = kebab(&format!("{category}-{name}"));
+        }
+    }
+    // Cut to the same length, or without a category: then by number, in the order of their paths.
+    let mut order: Vec<usize> = (0..skills.len()).collect();
+    order.sort_by_key(|index| &skills[*index].path);
+    let mut taken = std::collections::BTreeSet::new();
+    for index in order {
+        let base = names[index].clone();
+        let mut number = 1;
+        while !taken.insert(names[index].clone()) {
+            number += 1;
+            let end = format!("-{number}");
+            let cut = base.len().min(MAX_NAME_BYTES - end.len());
+            names[index] = format!("{}{end}", base[..cut].trim_end_matches('-'));
+        }
+    }
+    names
+}
+
+/// Lowercase letters and digits with single hyphens between them.
+fn kebab(text: &str) -> String {
+    let mut name = String::new();
+    for c in text.nfkd().flat_map(char::to_lowercase) {
+        match c {
+            'a'..='z' | '0'..='9' => name.push(c),
+            // What is left of a letter when its accent is taken off.
+            c if unicode_normalization::char::is_combining_mark(c) => {}
+            _ if name.is_empty() || name.ends_with('-') => {}
+            _ => name.push('-'),
+        }
+    }
+    name.truncate(MAX_NAME_BYTES);
+    let name = name.trim_end_matches('-');
+    if name.is_empty() { "skill".to_owned() } else { name.to_owned() }
+}
+
+/// Writes an archive entry by entry, with nothing in it that differs from one time to the next.
+enum Packer<W: Write> {
+    Zip(Box<ZipWriter<StreamWriter<W>>>),
+    TarGz(tar::Builder<GzEncoder<W>>),
+}
+
+impl<W: Write> Packer<W> {
+    fn new(format: Format, out: W) -> Self {
+        match format {
+            Format::Zip => Self::Zip(Box::new(ZipWriter::new_stream(out))),
+            Format::TarGz => {
+                let encoder =
+                    GzBuilder::new().mtime(0).operating_system(255).write(out, Compression::default());
+                Self::TarGz(tar::Builder::new(encoder))
+            }
+        }
+    }
+
+    fn add(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        match self {
+            Self::Zip(archive) => {
+                let packed = name.ends_with(Format::Zip.extension());
+                let method = if packed { CompressionMethod::Stored } else { CompressionMethod::Deflated };
+                let options = SimpleFileOptions::default()
+                    .compression_method(method)
+                    .last_modified_time(zip::DateTime::default())
+                    .unix_permissions(0o644);
+                archive.start_file(name, options).map_err(|error| unwritten(error.into()))?;
+                archive.write_all(bytes).map_err(unwritten)
+            }
+            Self::TarGz(archive) => {
+                let mut header = tar::Header::new_gnu();
+                header.set_mode(0o644);
+                header.set_size(bytes.len() as u64);
+                header.set_entry_type(tar::EntryType::Regular);
+                archive.append_data(&mut header, name, bytes).map_err(unwritten)
+            }
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Zip(archive) => archive
+                .finish()
+                .map_err(|error| unwritten(error.into()))?
+                .into_inner()
+                .flush()
+                .map_err(unwritten),
+            Self::TarGz(archive) => {
+                let encoder = archive.into_inner().map_err(unwritten)?;
+                encoder.finish().and_then(|mut out| out.flush()).map_err(unwritten)
+            }
+        }
+    }
+}
+
+fn unwritten(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("cannot write the archive: {error}"))
+        .with_hint("check the disk, then export again")
+        .with_source(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::SourceFile;
+
+    #[test]
+    fn names_become_what_the_rfc_allows() {
+        for (text, expected) in [
+            ("Deed of Sale", "deed-of-sale"),
+            ("Résumé_v2", "resume-v2"),
+            ("--a--b--", "a-b"),
+            ("書類", "skill"),
+            ("A.B/C", "a-b-c"),
+        ] {
+            assert_eq!(kebab(text), expected, "{text}");
+            assert!(is_name(&kebab(text)), "{text}");
+        }
+        assert!(is_name(&kebab(&"x-".repeat(80))));
+    }
+
+    #[test]
+    fn no_two_skills_have_one_name() {
+        let skill = |path: &str, name: &str| {
+            let text = format!("---\nname: {name}\ndescription: d\n---\nb");
+            SkillFiles::new(path, vec![SourceFile::from_bytes("SKILL.md", text)]).unwrap()
+        };
+        let skills = [
+            skill("a/x", "x"),
+            skill("b/x", "x"),
+            skill("y", "Y y"),
+            skill("c/y", "y"),
+            skill("d/z", "other"),
+            skill("d.y/q", "y"),
+        ];
+        let documents: Vec<_> = skills.iter().map(|skill| document(skill).unwrap()).collect();
+        assert_eq!(names(&skills, &documents), ["a-x", "b-x", "y", "c-y", "other", "d-y-y"]);
+        let twice = [skill("p", "n"), skill("q", "n")];
+        let documents: Vec<_> = twice.iter().map(|skill| document(skill).unwrap()).collect();
+        assert_eq!(names(&twice, &documents), ["n", "n-2"]);
+    }
+}

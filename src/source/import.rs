@@ -1,0 +1,328 @@
+//! What of a source is published, and what was decided on the way.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use super::provenance::{PROVENANCE_FILE, Provenance, TrustTier};
+use super::tools;
+use super::{Kept, Origin, OriginKind, SkillFiles, Source, SourceCategory, SourceFile, SourceSkill};
+use crate::entry::format_time;
+use crate::error::Result;
+use crate::manifest::{Diagnostic, Document, Severity, Yaml};
+use crate::path::VirtualPath;
+use crate::skill::{Dependencies, Skill, SkillLibrary};
+
+/// What a skill may require only when somebody agrees.
+pub const DANGEROUS_CAPABILITIES: [&str; 3] = ["shell:execute", "network:listen", "filesystem:write"];
+/// Where skills keep what is meant to be run.
+const SCRIPTS: &str = "scripts/";
+
+/// Says whether a skill, by its path, may have the capabilities that are named.
+pub type Confirm<'o> = dyn Fn(&str, &[String]) -> bool + 'o;
+
+/// How a source is imported.
+#[derive(Clone, Copy)]
+pub struct ImportOptions<'o> {
+    /// When it is imported, for `.source`.
+    pub installed_at: SystemTime,
+    /// Whether names of tools become ours, by [`TOOL_NAMES`](super::TOOL_NAMES). Default false.
+    pub translate_tools: bool,
+    /// Whether what lies in `scripts/` comes along. Default false.
+    pub with_scripts: bool,
+    /// How far the skills are trusted. What a source says of itself does not count. Default unreviewed.
+    pub trust: TrustTier,
+    /// Whether everything in [`DANGEROUS_CAPABILITIES`] is agreed to. Default false.
+    pub accept_dangerous: bool,
+    /// Asked for each skill that requires something dangerous, with its path and what that is, unless all is
+    /// agreed to. Default: nobody is asked, and the skill is refused.
+    pub confirm: Option<&'o Confirm<'o>>,
+}
+
+impl ImportOptions<'_> {
+    /// The defaults.
+    #[must_use]
+    pub fn new(installed_at: SystemTime) -> Self {
+        Self {
+            installed_at,
+            translate_tools: false,
+            with_scripts: false,
+            trust: TrustTier::default(),
+            accept_dangerous: false,
+            confirm: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for ImportOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImportOptions")
+            .field("installed_at", &self.installed_at)
+            .field("translate_tools", &self.translate_tools)
+            .field("with_scripts", &self.with_scripts)
+            .field("trust", &self.trust)
+            .field("accept_dangerous", &self.accept_dangerous)
+            .field("confirm", &self.confirm.map(|_| "…"))
+            .finish()
+    }
+}
+
+/// What is to be published, and what is not.
+///
+/// The files of archives and repositories go when this goes: read them before.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Imported {
+    /// The skills to publish, by path.
+    pub skills: Vec<ImportedSkill>,
+    /// Those that were refused, by path.
+    pub refused: Vec<RefusedSkill>,
+    /// Descriptions of the categories that these skills are in.
+    pub categories: Vec<SourceCategory>,
+    /// Where all this comes from.
+    pub origin: Origin,
+    /// How the skills build upon each other: their order, and what is wrong with it.
+    pub dependencies: Dependencies,
+    /// Keeps the files where they are.
+    #[expect(dead_code, reason = "it is held, not read")]
+    kept: Option<Kept>,
+}
+
+/// A skill to publish.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ImportedSkill {
+    /// Its path and the files to publish, `.source` among them.
+    pub skill: SkillFiles,
+    /// What `.source` says.
+    pub provenance: Provenance,
+    /// Files that were left out.
+    pub left_out: Vec<String>,
+    /// What was odd about it.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// A skill that is not published.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct RefusedSkill {
+    /// Its path.
+    pub path: String,
+    /// Why it is refused, and what would help.
+    pub reason: String,
+    /// What it requires that can do harm, when that is the reason.
+    pub dangerous_capabilities: Vec<String>,
+}
+
+/// Decides for each skill of a source whether it is published, and with which files.
+///
+/// Skills that the source refused are refused here too. Files stay where they are; only what changes is in memory.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when a file has changed since the source was read, and
+/// what [`SourceFile::read`] may say besides.
+pub fn import(source: Source, options: &ImportOptions<'_>) -> Result<Imported> {
+    let mut refused: Vec<RefusedSkill> = source
+        .skipped
+        .iter()
+        .filter(|skipped| skipped.refused)
+        .map(|skipped| RefusedSkill {
+            path: skipped.path.clone(),
+            reason: skipped.reason.clone(),
+            dangerous_capabilities: Vec::new(),
+        })
+        .collect();
+    let (mut skills, mut library) = (Vec::new(), SkillLibrary::default());
+    for skill in &source.skills {
+        match decide(skill, &source.origin, options)? {
+            Ok((imported, document)) => {
+                if let Some(skill) = listed(skill, document) {
+                    library.register(skill);
+                }
+                skills.push(imported);
+            }
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    refused.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut categories = source.categories;
+    categories.retain(|category| {
+        let start = format!("{}/", category.path);
+        skills.iter().any(|skill: &ImportedSkill| skill.skill.path.starts_with(&start))
+    });
+    let dependencies = library.dependencies();
+    Ok(Imported { skills, refused, categories, origin: source.origin, dependencies, kept: source.kept })
+}
+
+fn decide<'s>(
+    skill: &'s SourceSkill,
+    origin: &Origin,
+    options: &ImportOptions<'_>,
+) -> Result<Result<(ImportedSkill, &'s Document), RefusedSkill>> {
+    let refuse = |reason: String, dangerous_capabilities| {
+        Ok(Err(RefusedSkill { path: skill.path.clone(), reason, dangerous_capabilities }))
+    };
+    let document = match &skill.loaded {
+        Ok(document) => document,
+        Err(said) => {
+            let why = said.last().map_or("there is nothing in it", |said| said.message.as_str());
+            return refuse(format!("its SKILL.md cannot be used: {why}"), Vec::new());
+        }
+    };
+    let dangerous = dangerous(document);
+    if !dangerous.is_empty() && !options.accept_dangerous {
+        let agreed = options.confirm.is_some_and(|confirm| confirm(&skill.path, &dangerous));
+        if !agreed {
+            let reason = format!("it requires {}, and nobody agreed to that", dangerous.join(", "));
+            return refuse(reason, dangerous);
+        }
+    }
+    let mut diagnostics = document.diagnostics.clone();
+    let mut warn = |code: &'static str, message: String| {
+        let file = format!("{}/SKILL.md", skill.path);
+        diagnostics.push(Diagnostic { file, line: None, severity: Severity::Warning, code, message });
+    };
+    let missing: Vec<String> = tools::missing(&document.manifest).into_iter().collect();
+    if !missing.is_empty() {
+        warn("missing-tool", format!("it may use tools that are not known here: {}", missing.join(", ")));
+    }
+    let (mut files, mut left_out) = (Vec::new(), Vec::new());
+    let (mut translated, mut scripts) = (BTreeSet::new(), false);
+    let main = super::skill_file(&skill.files).map(|file| file.name.as_str());
+    for file in &skill.files {
+        // Whatever it says, it says it of another library.
+        if file.name == PROVENANCE_FILE {
+            continue;
+        }
+        if is_script(&file.name) {
+            if !options.with_scripts {
+                left_out.push(file.name.clone());
+                continue;
+            }
+            scripts = true;
+        }
+        if options.translate_tools && Some(file.name.as_str()) == main {
+            let content = file.read()?;
+            let text = std::str::from_utf8(&content).ok();
+            let directory = super::leaf(&skill.path);
+            if let Some(done) = text.and_then(|text| tools::translate(text, document, directory)) {
+                translated = done.names;
+                files.push(SourceFile::from_bytes(file.name.clone(), done.text));
+                continue;
+            }
+        }
+        files.push(file.clone());
+    }
+    let provenance = Provenance {
+        source: source_name(origin),
+        commit: origin.commit.clone(),
+        category: skill.path.rsplit_once('/').map(|(category, _)| category.to_owned()),
+        installed_at: format_time(options.installed_at),
+        translated_tools: translated.into_iter().collect(),
+        missing_tools: missing,
+        scripts_imported: scripts,
+        trust_tier: options.trust,
+        dangerous_capabilities: dangerous,
+    };
+    files.push(SourceFile::from_bytes(PROVENANCE_FILE, provenance.to_toml()?));
+    let skill = SkillFiles::new(skill.path.clone(), files)?;
+    Ok(Ok((ImportedSkill { skill, provenance, left_out, diagnostics }, document)))
+}
+
+/// Below `scripts`, however that is spelled: disks and models do not mind the case.
+fn is_script(name: &str) -> bool {
+    name.get(..SCRIPTS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCRIPTS))
+}
+
+/// Where it comes from, as everybody may read it: of a local place only its name.
+fn source_name(origin: &Origin) -> String {
+    match (origin.kind, &origin.reference) {
+        (OriginKind::Git, Some(reference)) => format!("{}#{reference}", origin.location),
+        (OriginKind::Git, None) => origin.location.clone(),
+        (OriginKind::Folder | OriginKind::Archive, _) => {
+            let path = std::path::Path::new(&origin.location);
+            let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            full.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        }
+    }
+}
+
+/// What a skill requires that can do harm, wherever and however it is written: here a guess too many is
+/// better than one too few.
+fn dangerous(document: &Document) -> Vec<String> {
+    fn words(value: &Yaml, found: &mut BTreeSet<String>) {
+        match value {
+            Yaml::Text(text) => {
+                let part = |c: char| c.is_whitespace() || ",;[]{}\"'".contains(c);
+                found.extend(text.split(part).map(str::to_lowercase));
+            }
+            Yaml::List(items) => items.iter().for_each(|item| words(item, found)),
+            Yaml::Map(entries) => entries.iter().for_each(|(key, value)| {
+                found.insert(key.to_lowercase());
+                words(value, found);
+            }),
+            Yaml::Null => {}
+        }
+    }
+    let manifest = &document.manifest;
+    let mut found: BTreeSet<String> =
+        manifest.required_capabilities.iter().map(|capability| capability.to_lowercase()).collect();
+    for fields in [&manifest.fields, &manifest.metadata] {
+        for (key, value) in fields.entries() {
+            if key.to_lowercase().replace('-', "_") == "required_capabilities" {
+                words(value, &mut found);
+            }
+        }
+    }
+    DANGEROUS_CAPABILITIES.into_iter().filter(|name| found.contains(*name)).map(str::to_owned).collect()
+}
+
+/// The skill as a library would list it, to look at what it depends on.
+fn listed(skill: &SourceSkill, document: &Document) -> Option<Skill> {
+    let location = VirtualPath::top_level("skills").join_exact(&format!("{}/SKILL.md", skill.path))?;
+    Some(Skill {
+        path: skill.path.clone(),
+        location,
+        library: None,
+        manifest: document.manifest.clone(),
+        size: 0,
+        etag: None,
+        resources: Vec::new(),
+        diagnostics: Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn danger_is_found_wherever_it_is_written() {
+        let check = |fields: &str, expected: &[&str]| {
+            let text = format!("---\nname: x\ndescription: d\n{fields}\n---\nb");
+            let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();
+            assert_eq!(dangerous(&document), expected, "{fields}");
+        };
+        check("", &[]);
+        check("required_capabilities: [shell:execute, file:read]", &["shell:execute"]);
+        check(
+            "required-capabilities:\n  - network:listen\n  - Shell:Execute",
+            &["shell:execute", "network:listen"],
+        );
+        check("required_capabilities: shell:execute network:listen", &["shell:execute", "network:listen"]);
+        check("metadata:\n  required-capabilities: filesystem:write", &["filesystem:write"]);
+        check(
+            "required_capabilities: []\nmetadata:\n  required_capabilities: [shell:execute]",
+            &["shell:execute"],
+        );
+        check("required_capabilities: {shell:execute: true}", &["shell:execute"]);
+        check("description2: shell:execute", &[]);
+    }
+
+    #[test]
+    fn scripts_lie_in_their_folder() {
+        assert!(is_script("scripts/a.py") && is_script("Scripts/x/y"));
+        assert!(!is_script("scripts") && !is_script("references/scripts/a") && !is_script("run.sh"));
+    }
+}

@@ -1,0 +1,324 @@
+//! How sources are laid out, and what that makes of the paths of skills.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::scan::{Found, Scan, is_noise, join};
+use super::{
+    DESCRIPTION_FILE, OriginKind, Registry, Source, SourceCategory, SourceFile, SourceOptions, SourceSkill,
+    check_name, failed, leaf, skill_file,
+};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::skill::judge;
+
+/// The index of the Agent Skills Discovery RFC, below the root of a site.
+pub(super) const INDEX: &str = ".well-known/agent-skills/index.json";
+/// A longer `SKILL.md` is no text for a model, and a longer `_meta.json` says nothing more.
+const MAX_TEXT_BYTES: u64 = 10 * 1024 * 1024;
+
+/// How a source is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Layout {
+    /// One skill, or a tree of them: a skill's path is its path in the tree, without a leading `skills/`.
+    Folder,
+    /// Hermes: `skills/<category>/<skill>/`, and a `DESCRIPTION.md` in each category.
+    Hermes,
+    /// OpenClaw: `skills/<owner>/<skill>/`, with a `_meta.json` in each skill.
+    OpenClaw,
+    /// Any repository: every `SKILL.md` in it, called by its folder; where two folders have the same name, by the
+    /// folders above as well.
+    Repository,
+    /// Agent Skills Discovery: `.well-known/agent-skills/index.json`, and what it names. Sums are verified.
+    Discovery,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Folder, Self::Hermes, Self::OpenClaw, Self::Repository, Self::Discovery];
+
+    /// Its name, as it stands on a command line.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Folder => "folder",
+            Self::Hermes => "hermes",
+            Self::OpenClaw => "openclaw",
+            Self::Repository => "repository",
+            Self::Discovery => "discovery",
+        }
+    }
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Layout {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|layout| layout.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            Error::new(ErrorKind::InvalidInput, format!("`{}` is no layout", shorten(text)))
+                .with_hint(format!("choose one of {names}"))
+        })
+    }
+}
+
+/// Reads the skills of a folder into a source.
+pub(super) fn read(
+    source: &mut Source,
+    folder: &Path,
+    name: Option<&str>,
+    options: &SourceOptions,
+) -> Result<()> {
+    let mut root = folder.canonicalize().map_err(|error| failed("open", folder, error))?;
+    if !root.is_dir() {
+        return Err(Error::new(ErrorKind::NotDirectory, format!("`{}` is no folder", folder.display()))
+            .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository"));
+    }
+    if let Some(category) = &options.category {
+        check_name(category)?;
+    }
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => root.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    if source.origin.kind == OriginKind::Archive
+        && let Some(inner) = wrapped(&root)
+    {
+        root = inner;
+    }
+    source.layout = options.layout.unwrap_or_else(|| detect(&root, source.origin.kind));
+    if source.layout == Layout::Discovery {
+        #[cfg(feature = "import")]
+        return super::discovery::read(source, &root, options);
+        #[cfg(not(feature = "import"))]
+        return Err(super::place::not_built(&folder.display().to_string()));
+    }
+    let start = match source.layout {
+        Layout::Hermes | Layout::OpenClaw if root.join("skills").is_dir() => root.join("skills"),
+        _ => root.clone(),
+    };
+    let mut scan = Scan::new(&root, options.limits);
+    scan.find(&start)?;
+    let found = std::mem::take(&mut scan.found);
+    let paths = paths(source.layout, &found, &name);
+    let mut taken = BTreeSet::new();
+    for (found, path) in found.iter().zip(paths) {
+        let path = match &options.category {
+            Some(category) => join(category, &path),
+            None => path,
+        };
+        take_skill(source, &mut scan, &mut taken, found, path)?;
+    }
+    if source.layout != Layout::Repository {
+        take_categories(source, &scan, options.category.as_deref());
+    }
+    source.skipped.append(&mut scan.skipped);
+    if source.skills.is_empty() && !source.skipped.iter().any(|skipped| skipped.refused) {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("there is no SKILL.md in `{}`", source.origin.location),
+        )
+        .with_hint("name a folder that is a skill, or one with skills in it"));
+    }
+    Ok(())
+}
+
+/// The one folder in an archive that wraps a repository or a site.
+fn wrapped(root: &Path) -> Option<PathBuf> {
+    let mut entries = std::fs::read_dir(root)
+        .ok()?
+        .flatten()
+        .filter(|entry| !is_noise(&entry.file_name().to_string_lossy()));
+    let only = entries.next()?.path();
+    let alone = entries.next().is_none();
+    (alone && (only.join("skills").is_dir() || only.join(INDEX).is_file())).then_some(only)
+}
+
+/// Tells a layout from what is there.
+fn detect(root: &Path, kind: OriginKind) -> Layout {
+    let folders = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
+    };
+    if root.join(INDEX).is_file() {
+        return Layout::Discovery;
+    }
+    if root.join("SKILL.md").is_file() {
+        return Layout::Folder;
+    }
+    let mut hermes = false;
+    for group in folders(&root.join("skills")) {
+        if folders(&group).any(|skill| skill.join("_meta.json").is_file() && skill.join("SKILL.md").is_file())
+        {
+            return Layout::OpenClaw;
+        }
+        hermes |= !group.join("SKILL.md").exists() && group.join(DESCRIPTION_FILE).is_file();
+    }
+    match kind {
+        _ if hermes => Layout::Hermes,
+        OriginKind::Git => Layout::Repository,
+        OriginKind::Folder | OriginKind::Archive => Layout::Folder,
+    }
+}
+
+/// The library's path of each skill.
+fn paths(layout: Layout, found: &[Found], root_name: &str) -> Vec<String> {
+    let plain = |found: &Found| match found.path.as_str() {
+        "" => root_name.to_owned(),
+        path => path.strip_prefix("skills/").unwrap_or(path).to_owned(),
+    };
+    if layout != Layout::Repository {
+        return found.iter().map(plain).collect();
+    }
+    // The shortest end of each path that no other skill has too: its folder, that and the one above, or all.
+    let ends = |path: &str| {
+        let leaf = leaf(path).to_owned();
+        let above = path.rsplit('/').nth(1).map(|parent| format!("{parent}/{leaf}"));
+        let above = above.unwrap_or_else(|| leaf.clone());
+        [leaf, above, path.to_owned()]
+    };
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for found in found {
+        for end in BTreeSet::from(ends(&found.path)) {
+            *count.entry(end).or_default() += 1;
+        }
+    }
+    found
+        .iter()
+        .map(|found| match found.path.as_str() {
+            "" => root_name.to_owned(),
+            path => ends(path)
+                .into_iter()
+                .find(|end| count.get(end) == Some(&1))
+                .unwrap_or_else(|| path.to_owned()),
+        })
+        .collect()
+}
+
+fn take_skill(
+    source: &mut Source,
+    scan: &mut Scan,
+    taken: &mut BTreeSet<String>,
+    found: &Found,
+    path: String,
+) -> Result<()> {
+    let place = if found.path.is_empty() { path.clone() } else { found.path.clone() };
+    if let Some(reason) = &found.bad_name {
+        source.refuse(place, format!("it cannot lie in a library: {reason}"));
+        return Ok(());
+    }
+    if let Err(error) = check_name(&path) {
+        source.refuse(place, error.message());
+        return Ok(());
+    }
+    if let Some(other) = overlapping(taken, &path) {
+        let reason = format!("it would be `{path}`, and `{other}` is a skill already");
+        source.refuse(place, reason);
+        return Ok(());
+    }
+    taken.insert(path.clone());
+    match scan.collect(found)? {
+        Ok(files) => match skill_of(path, &found.folder, files) {
+            Ok(skill) => source.skills.push(skill),
+            Err(reason) => source.refuse(place, reason),
+        },
+        Err(reason) => source.refuse(place, reason),
+    }
+    Ok(())
+}
+
+/// A skill that has this path, lies in it, or has it inside.
+pub(super) fn overlapping<'t>(taken: &'t BTreeSet<String>, path: &str) -> Option<&'t String> {
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    let above = ends.into_iter().find_map(|end| taken.get(&path[..end]));
+    let inside = format!("{path}/");
+    above.or_else(|| taken.range(inside.clone()..).next().filter(|other| other.starts_with(&inside)))
+}
+
+/// A skill from its files, and what it says of itself; or why it cannot be one.
+pub(super) fn skill_of(path: String, folder: &Path, files: Vec<SourceFile>) -> Result<SourceSkill, String> {
+    let Some(main) = skill_file(&files) else { return Err("it has no SKILL.md".to_owned()) };
+    if main.size > MAX_TEXT_BYTES {
+        return Err(format!("its {} has {} bytes; {MAX_TEXT_BYTES} are the limit", main.name, main.size));
+    }
+    let content = main.read().map_err(|error| error.message().to_owned())?;
+    let (problems, loaded) = judge(&content, &main.name, leaf(&path), &format!("{path}/{}", main.name));
+    let registry = files.iter().find(|file| file.name == "_meta.json").and_then(registry);
+    Ok(SourceSkill { path, folder: folder.to_owned(), files, loaded, problems, registry })
+}
+
+/// What of a `_meta.json` can be understood.
+fn registry(file: &SourceFile) -> Option<Registry> {
+    if file.size > MAX_TEXT_BYTES {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_slice(&file.read().ok()?).ok()?;
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    Some(Registry {
+        owner: value.get("owner").and_then(text),
+        slug: value.get("slug").and_then(text),
+        display_name: value.get("displayName").and_then(text),
+        version: value.get("latest").and_then(|latest| latest.get("version")).and_then(text),
+    })
+}
+
+/// Descriptions of folders that have become categories.
+fn take_categories(source: &mut Source, scan: &Scan, category: Option<&str>) {
+    for (path, file) in &scan.descriptions {
+        let path = path.strip_prefix("skills/").unwrap_or(path);
+        if path.is_empty() || path == "skills" {
+            continue;
+        }
+        let path = category.map_or_else(|| path.to_owned(), |category| join(category, path));
+        let start = format!("{path}/");
+        let used = source.skills.iter().any(|skill| skill.path.starts_with(&start));
+        let known = source.categories.iter().any(|known| known.path == path);
+        if !used || known {
+            continue;
+        }
+        match scan.take(file, DESCRIPTION_FILE) {
+            Ok(file) => source.categories.push(SourceCategory { path, file }),
+            Err(reason) => source.skip(format!("{path}/{DESCRIPTION_FILE}"), format!("it {reason}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skills_of_a_repository_are_called_as_shortly_as_possible() {
+        let check = |found: &[&str], expected: &[&str]| {
+            let found: Vec<Found> = found
+                .iter()
+                .map(|path| Found { path: (*path).to_owned(), folder: PathBuf::new(), bad_name: None })
+                .collect();
+            assert_eq!(paths(Layout::Repository, &found, "repo"), expected);
+        };
+        check(&[""], &["repo"]);
+        check(&["skills/a", "x/y/b"], &["a", "b"]);
+        check(&["skills/a", "other/a", "b"], &["skills/a", "other/a", "b"]);
+        check(&["p/g/a", "q/g/a"], &["p/g/a", "q/g/a"]);
+        check(&["a", "x/a"], &["a", "x/a"]);
+    }
+
+    #[test]
+    fn layouts_have_names() {
+        for layout in Layout::ALL {
+            assert_eq!(layout.as_str().parse::<Layout>().unwrap(), layout);
+            assert_eq!(serde_json::to_string(&layout).unwrap(), format!("\"{layout}\""));
+        }
+        assert!("zip".parse::<Layout>().unwrap_err().hint().unwrap().contains("hermes"));
+    }
+}

@@ -1,0 +1,152 @@
+//! What a place is, told from how it is written.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// A place, before anything was looked at.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A folder or a file.
+    Local(PathBuf),
+    /// A repository, and what of it is wanted.
+    Git { url: String, reference: Option<String> },
+}
+
+/// What git may be asked to reach. `http://` and `git://` prove nothing of who answers.
+const SCHEMES: [&str; 3] = ["https://", "ssh://", "file://"];
+
+impl Place {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let bad = |message: String, hint: &str| {
+            Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint.to_owned()))
+        };
+        if text.is_empty() {
+            return bad("no source is named".to_owned(), "name a folder, an archive or a git URL");
+        }
+        let (url, reference) = match text.split_once('#') {
+            Some((url, reference)) => (url, Some(reference)),
+            None => (text, None),
+        };
+        let lower = url.to_ascii_lowercase();
+        let scheme = lower.find("://").map(|at| &lower[..at + 3]);
+        let known = SCHEMES.iter().any(|known| scheme == Some(known));
+        if !known
+            && let Some(scheme) = scheme
+                .filter(|scheme| scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.:/".contains(&b)))
+        {
+            return bad(
+                format!("`{scheme}` is not read from: `{}`", shorten(&redacted(url))),
+                "use https://, ssh://, file:// or git@host:path",
+            );
+        }
+        // `helper::address` would run a program of that name.
+        let remote = lower.split_once(':').is_some_and(|(host, _)| host.contains('@') && !host.contains('/'));
+        let repository = std::path::Path::new(&lower).extension().is_some_and(|end| end == "git");
+        if !(known || remote || repository) {
+            return Ok(Self::Local(PathBuf::from(text)));
+        }
+        if url.starts_with('-') || url.contains("::") || url.chars().any(char::is_control) {
+            return bad(
+                format!("`{}` is no URL of a repository", shorten(&redacted(url))),
+                "use https://, ssh://, file:// or git@host:path",
+            );
+        }
+        if let Some(reference) = reference
+            && !is_reference(reference)
+        {
+            return bad(
+                format!("`{}` is no branch, tag or commit", shorten(reference)),
+                "write the name behind `#` as `git branch` and `git tag` show it",
+            );
+        }
+        Ok(Self::Git { url: url.to_owned(), reference: reference.map(str::to_owned) })
+    }
+}
+
+/// No option, no refspec, no revision syntax: only a name.
+fn is_reference(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(['-', '+', '/', '.'])
+        && !name.contains("..")
+        && name.chars().all(|c| c.is_alphanumeric() || "-_./+@".contains(c))
+        && !name.contains("@{")
+}
+
+/// A URL as it may be shown and kept: no password, and no user of https, which may be a token.
+pub(super) fn redacted(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let Some((user, host)) = host.rsplit_once('@') else { return url.to_owned() };
+    let user = user.split(':').next().unwrap_or_default();
+    if scheme.eq_ignore_ascii_case("ssh") {
+        format!("{scheme}://{user}@{host}{path}")
+    } else {
+        format!("{scheme}://{host}{path}")
+    }
+}
+
+/// Without the feature there is no reader for it.
+#[cfg(not(feature = "import"))]
+pub(super) fn not_built(place: &str) -> Error {
+    let place = shorten(&redacted(place));
+    Error::new(
+        ErrorKind::InvalidInput,
+        format!("`{place}` is no folder, and only folders are read by this build"),
+    )
+    .with_hint("build with the feature `import` to read archives and repositories")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn git(text: &str, url: &str, reference: Option<&str>) {
+        let expected = Place::Git { url: url.to_owned(), reference: reference.map(str::to_owned) };
+        assert_eq!(Place::parse(text).unwrap(), expected, "{text}");
+    }
+
+    #[test]
+    fn places_are_told_apart() {
+        git("https://h/o/r", "https://h/o/r", None);
+        git("https://h/o/r.git#v1.2", "https://h/o/r.git", Some("v1.2"));
+        git("git@h:o/r.git#feature/x", "git@h:o/r.git", Some("feature/x"));
+        git("ssh://git@h/o/r", "ssh://git@h/o/r", None);
+        git("file:///tmp/r", "file:///tmp/r", None);
+        git("../r.git", "../r.git", None);
+        for local in ["skills", "./a.zip", "/tmp/x#y", "a@b", "a@b/c:d"] {
+            assert_eq!(Place::parse(local).unwrap(), Place::Local(local.into()), "{local}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_an_option_or_a_program_is_refused() {
+        for bad in [
+            "",
+            "-x.git",
+            "--upload-pack=touch@x:y",
+            "ext::sh -c x@y:z.git",
+            "http://h/r",
+            "git://h/r.git",
+            "ftp://h/r",
+            "https://h/r#-x",
+            "https://h/r#",
+            "https://h/r#a..b",
+            "https://h/r#a:b",
+            "https://h/r#a@{1}",
+            "https://h/r\n#a",
+        ] {
+            assert_eq!(Place::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(redacted("https://me:secret@h/o/r"), "https://h/o/r");
+        assert_eq!(redacted("https://token@h/o/r@x"), "https://h/o/r@x");
+        assert_eq!(redacted("ssh://git:secret@h:22/o"), "ssh://git@h:22/o");
+        assert_eq!(redacted("git@h:o/r"), "git@h:o/r");
+        let error = Place::parse("http://me:secret@h/r").unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Where a skill comes from and what was decided about it, in a file of its own: `.source`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// The file, in the skill's folder.
+pub const PROVENANCE_FILE: &str = ".source";
+
+/// How far a skill is trusted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrustTier {
+    /// Nobody has looked at it.
+    #[default]
+    Unreviewed,
+    /// Somebody of the workspace stands for it.
+    Workspace,
+    /// A curated index lists it.
+    Indexed,
+    /// It comes with the product.
+    Bundled,
+}
+
+impl TrustTier {
+    /// All of them, from the least trusted.
+    pub const ALL: [Self; 4] = [Self::Unreviewed, Self::Workspace, Self::Indexed, Self::Bundled];
+
+    /// Its name, as it stands in `.source`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreviewed => "unreviewed",
+            Self::Workspace => "workspace",
+            Self::Indexed => "indexed",
+            Self::Bundled => "bundled",
+        }
+    }
+}
+
+impl std::fmt::Display for TrustTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl std::str::FromStr for TrustTier {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|tier| tier.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.map(Self::as_str).join(", ");
+            Error::new(ErrorKind::InvalidInput, format!("`{}` is no trust tier", shorten(text)))
+                .with_hint(format!("choose one of {names}"))
+        })
+    }
+}
+
+/// What `.source` says, as TOML.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Provenance {
+    /// The repository's URL, or the name of the folder or archive.
+    pub source: String,
+    /// The commit, where one is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    /// The category it was put into, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
+    /// When it was imported, as RFC 3339.
+    pub installed_at: String,
+    /// Names of tools that were replaced by ours, as they were.
+    pub translated_tools: Vec<String>,
+    /// Names of tools that it may use and that we do not know.
+    pub missing_tools: Vec<String>,
+    /// Whether it has scripts and they came along.
+    pub scripts_imported: bool,
+    /// How far it is trusted.
+    pub trust_tier: TrustTier,
+    /// What it requires that can do harm; somebody agreed to it.
+    pub dangerous_capabilities: Vec<String>,
+}
+
+impl Provenance {
+    /// Reads a `.source`. Fields that are missing have defaults; those that are not known are passed over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when it is no such TOML.
+    pub fn parse(content: &[u8]) -> Result<Self> {
+        let wrong = |why: String| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                format!("`{PROVENANCE_FILE}` cannot be read: {}", shorten(&why)),
+            )
+            .with_hint("import the skill again")
+        };
+        let text = std::str::from_utf8(content).map_err(|error| wrong(error.to_string()))?;
+        toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))
+    }
+
+    /// The file's text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`], which does not happen: every value has a form in TOML.
+    pub fn to_toml(&self) -> Result<String> {
+        toml::to_string(self).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        let said = Provenance {
+            source: "https://h/o/r \"x\"\n".to_owned(),
+            commit: Some("c0ffee".to_owned()),
+            category: None,
+            installed_at: "2026-11-16T12:00:00Z".to_owned(),
+            translated_tools: vec!["Bash".to_owned()],
+            missing_tools: vec!["mcp__x".to_owned()],
+            scripts_imported: true,
+            trust_tier: TrustTier::Indexed,
+            dangerous_capabilities: vec!["shell:execute".to_owned()],
+        };
+        let text = said.to_toml().unwrap();
+        assert!(text.contains("trust_tier = \"indexed\"\n"), "{text}");
+        assert_eq!(Provenance::parse(text.as_bytes()).unwrap(), said);
+        assert_eq!(Provenance::parse(b"").unwrap().trust_tier, TrustTier::Unreviewed);
+        assert_eq!(Provenance::parse(b"later = 1").unwrap(), Provenance::default());
+        for bad in [&b"source = "[..], b"trust_tier = \"root\"", b"\xff"] {
+            assert_eq!(Provenance::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn tiers_have_names() {
+        for tier in TrustTier::ALL {
+            assert_eq!(tier.as_str().parse::<TrustTier>().unwrap(), tier);
+        }
+        assert!(TrustTier::Unreviewed < TrustTier::Bundled);
+        assert!("root".parse::<TrustTier>().is_err());
+    }
+}

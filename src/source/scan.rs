@@ -1,0 +1,265 @@
+//! Walks local folders: where skills are, and which files they have.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, check_name, failed, hex};
+use crate::error::{Error, ErrorKind, Result, shorten};
+
+/// What belongs to tools, not to skills.
+const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
+
+/// A folder with a `SKILL.md`.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Its path below where the walk began; empty there.
+    pub(super) path: String,
+    pub(super) folder: PathBuf,
+    /// A name on the way that no library can hold.
+    pub(super) bad_name: Option<String>,
+}
+
+/// One walk through a source.
+#[derive(Debug)]
+pub(super) struct Scan {
+    /// What no link may lead out of; without links itself.
+    root: PathBuf,
+    limits: Limits,
+    entries: usize,
+    pub(super) found: Vec<Found>,
+    /// Folders with a description, as they were found: path and file.
+    pub(super) descriptions: Vec<(String, PathBuf)>,
+    pub(super) skipped: Vec<Skipped>,
+}
+
+/// An entry of a folder.
+struct Item {
+    name: String,
+    /// Why a library cannot hold this name.
+    bad_name: Option<String>,
+    path: PathBuf,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Folder,
+    File,
+    Link,
+    /// A pipe, a socket, a device: reading it may never end.
+    Other,
+}
+
+impl Scan {
+    pub(super) fn new(root: &Path, limits: Limits) -> Self {
+        Self {
+            root: root.to_owned(),
+            limits,
+            entries: 0,
+            found: Vec::new(),
+            descriptions: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// Finds the skills below a folder. What lies in a skill belongs to it.
+    pub(super) fn find(&mut self, folder: &Path) -> Result<()> {
+        self.descend(folder, "", 0, None)
+    }
+
+    fn descend(&mut self, folder: &Path, path: &str, depth: usize, bad_name: Option<String>) -> Result<()> {
+        let items = match self.list(folder) {
+            Ok(items) => items,
+            // The start must be readable; of the rest it is said.
+            Err(error) if depth == 0 || error.kind() == ErrorKind::TooLarge => return Err(error),
+            Err(error) => {
+                self.skip(path, error.message());
+                return Ok(());
+            }
+        };
+        let is_skill = |item: &Item| {
+            item.name.eq_ignore_ascii_case("SKILL.md") && item.kind != Kind::Folder && item.path.is_file()
+        };
+        if items.iter().any(is_skill) {
+            self.found.push(Found { path: path.to_owned(), folder: folder.to_owned(), bad_name });
+            return Ok(());
+        }
+        for item in items {
+            let below = join(path, &item.name);
+            if item.kind == Kind::File && item.name == DESCRIPTION_FILE {
+                self.descriptions.push((path.to_owned(), item.path));
+            } else if item.kind == Kind::Link && item.path.is_dir() {
+                self.skip(&below, "it is a link to a folder, and those are not followed");
+            } else if item.kind == Kind::Folder && !is_skipped_folder(&item.name) {
+                if depth >= self.limits.max_depth {
+                    self.skip(&below, format!("folders are {} deep here at most", self.limits.max_depth));
+                    continue;
+                }
+                let bad_name = bad_name.clone().or(item.bad_name);
+                self.descend(&item.path, &below, depth + 1, bad_name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All files of a skill, by name; or why the skill is refused.
+    ///
+    /// # Errors
+    /// When the source as a whole has too many entries.
+    pub(super) fn collect(&mut self, skill: &Found) -> Result<Result<Vec<SourceFile>, String>> {
+        let mut files = Vec::new();
+        let refused = self.collect_below(&skill.folder, &skill.path, "", 0, &mut files)?;
+        files.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(refused.map_or(Ok(files), Err))
+    }
+
+    /// Gives back why the skill is refused.
+    fn collect_below(
+        &mut self,
+        folder: &Path,
+        skill: &str,
+        below: &str,
+        depth: usize,
+        files: &mut Vec<SourceFile>,
+    ) -> Result<Option<String>> {
+        let items = match self.list(folder) {
+            Ok(items) => items,
+            Err(error) if error.kind() == ErrorKind::TooLarge => return Err(error),
+            Err(error) => return Ok(Some(error.message().to_owned())),
+        };
+        for item in items {
+            let name = join(below, &item.name);
+            if NEVER.contains(&item.name.as_str()) {
+                continue;
+            }
+            if item.kind == Kind::Folder && is_skipped_folder(&item.name) {
+                self.skip(&join(skill, &name), "hidden folders are left out");
+                continue;
+            }
+            if item.kind == Kind::Link && item.path.is_dir() {
+                self.skip(&join(skill, &name), "it is a link to a folder, and those are not followed");
+                continue;
+            }
+            if let Some(reason) = item.bad_name {
+                return Ok(Some(format!("its file `{}` cannot lie in a library: {reason}", shorten(&name))));
+            }
+            match item.kind {
+                Kind::Folder if depth >= self.limits.max_depth => {
+                    let most = self.limits.max_depth;
+                    return Ok(Some(format!("its folder `{}` lies deeper than {most}", shorten(&name))));
+                }
+                Kind::Folder => {
+                    if let Some(why) = self.collect_below(&item.path, skill, &name, depth + 1, files)? {
+                        return Ok(Some(why));
+                    }
+                }
+                Kind::File | Kind::Link | Kind::Other => match self.take(&item.path, &name) {
+                    Ok(file) => files.push(file),
+                    Err(reason) => return Ok(Some(format!("its file `{}` {reason}", shorten(&name)))),
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// One file with its sum; or what is wrong with it.
+    pub(super) fn take(&self, path: &Path, name: &str) -> Result<SourceFile, String> {
+        let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+        let real = path.canonicalize().map_err(unreadable)?;
+        let Ok(inside) = real.strip_prefix(&self.root) else {
+            return Err("is a link that leads out of the source".to_owned());
+        };
+        let mut folders: Vec<_> =
+            inside.components().map(|part| part.as_os_str().to_string_lossy()).collect();
+        folders.pop();
+        // The skill's own folder may lie anywhere; only a link can lead where the walk did not go.
+        let linked = path.symlink_metadata().map_err(unreadable)?.is_symlink();
+        if linked && folders.iter().any(|folder| is_skipped_folder(folder)) {
+            return Err("is a link into a folder that is left out".to_owned());
+        }
+        let meta = real.metadata().map_err(unreadable)?;
+        if !meta.is_file() {
+            return Err("is no ordinary file".to_owned());
+        }
+        let most = self.limits.max_file_bytes;
+        let too_large = |size: u64| format!("has {size} bytes or more; {most} are the limit");
+        if meta.len() > most {
+            return Err(too_large(meta.len()));
+        }
+        let (size, sha256) =
+            sum(File::open(&real).map_err(unreadable)?.take(most + 1)).map_err(unreadable)?;
+        if size > most {
+            return Err(too_large(size));
+        }
+        Ok(SourceFile { name: name.to_owned(), size, sha256, content: Content::File(real) })
+    }
+
+    /// The entries of a folder, by name.
+    fn list(&mut self, folder: &Path) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(|error| failed("list", folder, error))? {
+            let entry = entry.map_err(|error| failed("list", folder, error))?;
+            self.entries += 1;
+            if self.entries > self.limits.max_entries {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!("the source has more than {} files and folders", self.limits.max_entries),
+                )
+                .with_hint("name a smaller folder, or raise the limit"));
+            }
+            let kind = entry.file_type().map_err(|error| failed("list", folder, error))?;
+            let kind = match kind {
+                kind if kind.is_symlink() => Kind::Link,
+                kind if kind.is_dir() => Kind::Folder,
+                kind if kind.is_file() => Kind::File,
+                _ => Kind::Other,
+            };
+            let raw = entry.file_name();
+            let name = raw.to_string_lossy().into_owned();
+            let bad_name = match raw.to_str() {
+                None => Some("its name is no UTF-8".to_owned()),
+                Some(name) => check_name(name).err().map(|error| error.message().to_owned()),
+            };
+            items.push(Item { name, bad_name, path: entry.path(), kind });
+        }
+        items.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(items)
+    }
+
+    fn skip(&mut self, path: &str, reason: impl Into<String>) {
+        self.skipped.push(Skipped { path: path.to_owned(), reason: reason.into(), refused: false });
+    }
+}
+
+/// `.git`, `.github`, caches.
+fn is_skipped_folder(name: &str) -> bool {
+    name.starts_with('.') || NEVER.contains(&name)
+}
+
+/// Whether a name is left out before anything is asked of it.
+pub(super) fn is_noise(name: &str) -> bool {
+    NEVER.contains(&name)
+}
+
+pub(super) fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+/// How much there is to read, and its SHA-256.
+pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, String)> {
+    let (mut buffer, mut size, mut sum) = (vec![0; 64 * 1024], 0, Sha256::new());
+    loop {
+        match reader.read(&mut buffer) {
+            Ok(0) => return Ok((size, hex(&sum.finalize()))),
+            Ok(read) => {
+                sum.update(&buffer[..read]);
+                size += read as u64;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

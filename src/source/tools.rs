@@ -1,0 +1,366 @@
+//! Names of tools: what others call them, what we call them, and where a text speaks of one.
+//!
+//! A name is replaced only where it is nothing but a name: in `allowed-tools`, and as the whole of a code span or
+//! code block. `Read the file` and `Write(s) code` stay what they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use crate::manifest::{Document, Manifest};
+
+/// What others call a tool, and what we call it.
+pub const TOOL_NAMES: [(&str, &str); 10] = [
+    ("Bash", "shell_exec"),
+    ("Read", "file_read"),
+    ("Write", "file_write"),
+    ("Edit", "file_edit"),
+    ("Glob", "file_glob"),
+    ("Grep", "file_grep"),
+    ("WebFetch", "web_search"),
+    ("WebSearch", "web_search"),
+    ("Task", "delegate_agent"),
+    ("NotebookEdit", "notebook_edit"),
+];
+
+/// What a translated `SKILL.md` is like.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Translated {
+    pub(super) text: String,
+    /// The names that were replaced, as they were.
+    pub(super) names: BTreeSet<String>,
+}
+
+/// Our name for a tool.
+fn ours(name: &str) -> Option<&'static str> {
+    TOOL_NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
+}
+
+/// The tools of a manifest that nobody here knows, without what stands in their parentheses.
+pub(super) fn missing(manifest: &Manifest) -> BTreeSet<String> {
+    let name = |tool: &String| tool.split('(').next().unwrap_or_default().trim().to_owned();
+    let known = |name: &String| TOOL_NAMES.iter().any(|(theirs, ours)| theirs == name || ours == name);
+    manifest.allowed_tools.iter().map(name).filter(|name| !name.is_empty() && !known(name)).collect()
+}
+
+/// Replaces the names of tools in a `SKILL.md`. `None` when there is nothing to replace, or when that would
+/// change anything else of what the skill says of itself.
+pub(super) fn translate(text: &str, document: &Document, directory: &str) -> Option<Translated> {
+    // Both parts are found in the text by what was read from it, so that the reader's rules hold here too.
+    let body = text
+        .len()
+        .checked_sub(document.body.len())
+        .filter(|at| text.get(*at..) == Some(document.body.as_str()))?;
+    let start = text[..body].find(document.manifest.frontmatter.as_str())?;
+    let end = start + document.manifest.frontmatter.len();
+    let mut found = Vec::new();
+    in_fields(text, start..end, &mut found);
+    let fields = found.len();
+    in_markdown(&text[body..], body, &mut found);
+    let translated = replace(text, &found)?;
+    if fields == 0 || same_but_tools(&translated.text, document, directory) {
+        return Some(translated);
+    }
+    // The fields are written in a way that is not understood: only the body, then.
+    replace(text, &found[fields..])
+}
+
+/// Whether a text still says the same, except for the names of tools.
+fn same_but_tools(text: &str, before: &Document, directory: &str) -> bool {
+    let Ok(after) = Document::load(text.as_bytes(), directory, "") else { return false };
+    let (mut then, mut now) = (before.manifest.clone(), after.manifest);
+    let expected: Vec<String> = then.allowed_tools.iter().map(|tool| renamed(tool)).collect();
+    let tools_right = expected == now.allowed_tools;
+    for manifest in [&mut then, &mut now] {
+        manifest.frontmatter.clear();
+        manifest.allowed_tools.clear();
+        if let crate::manifest::Yaml::Map(entries) = &mut manifest.fields {
+            entries.retain(|(key, _)| key != "allowed-tools");
+        }
+    }
+    tools_right && then == now
+}
+
+/// `Bash(git:*)` becomes `shell_exec(git:*)`.
+fn renamed(tool: &str) -> String {
+    let end = tool.find('(').unwrap_or(tool.len());
+    ours(&tool[..end]).map_or_else(|| tool.to_owned(), |ours| format!("{ours}{}", &tool[end..]))
+}
+
+/// Puts our names where theirs are. `None` when there is nothing to do.
+fn replace(text: &str, found: &[Range<usize>]) -> Option<Translated> {
+    let (mut out, mut names, mut at) = (String::with_capacity(text.len()), BTreeSet::new(), 0);
+    for range in found {
+        let name = &text[range.clone()];
+        let Some(ours) = ours(name) else { continue };
+        out.push_str(&text[at..range.start]);
+        out.push_str(ours);
+        names.insert(name.to_owned());
+        at = range.end;
+    }
+    out.push_str(&text[at..]);
+    (!names.is_empty()).then_some(Translated { text: out, names })
+}
+
+/// Finds names in the value of `allowed-tools`: text with spaces or commas, or a list of either style.
+fn in_fields(text: &str, frontmatter: Range<usize>, found: &mut Vec<Range<usize>>) {
+    let mut at = frontmatter.start;
+    let mut inside = false;
+    for line in text[frontmatter].split_inclusive('\n') {
+        let key = line.strip_prefix("allowed-tools").map(|rest| (line.len() - rest.len(), rest.trim_start()));
+        let value = match key {
+            Some((length, rest)) if rest.starts_with(':') => {
+                inside = true;
+                length + line[length..].find(':').map_or(0, |colon| colon + 1)
+            }
+            _ => {
+                inside &= line.starts_with([' ', '\t', '-', ']', '#']) || line.trim().is_empty();
+                0
+            }
+        };
+        if inside {
+            words(&line[value..], at + value, found);
+        }
+        at += line.len();
+    }
+}
+
+/// Whole words outside parentheses and comments.
+fn words(line: &str, offset: usize, found: &mut Vec<Range<usize>>) {
+    let (mut depth, mut start) = (0usize, None);
+    let mut before = ' ';
+    for (at, c) in line.char_indices().chain([(line.len(), '\n')]) {
+        let part = c.is_alphanumeric() || "_-.:/*".contains(c);
+        match (start, part && depth == 0) {
+            (None, true) => start = Some(at),
+            (Some(from), false) => {
+                found.push(offset + from..offset + at);
+                start = None;
+            }
+            _ => {}
+        }
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            '#' if before.is_whitespace() => return,
+            _ => {}
+        }
+        before = c;
+    }
+}
+
+/// Finds names that are the whole of a code span or a fenced block.
+fn in_markdown(body: &str, offset: usize, found: &mut Vec<Range<usize>>) {
+    let (mut at, mut paragraph) = (0, 0);
+    // The fence that is open: its character, its length, and where its content begins.
+    let mut fence: Option<(char, usize, usize)> = None;
+    for line in body.split_inclusive('\n') {
+        let next = at + line.len();
+        match (fence, fence_of(line)) {
+            (Some((c, length, from)), Some((mark, count, rest)))
+                if c == mark && count >= length && rest.is_empty() =>
+            {
+                found.extend(whole(body, from..at, offset));
+                fence = None;
+                paragraph = next;
+            }
+            // Behind backticks that open a block there are no others.
+            (None, Some((c, length, rest))) if c != '`' || !rest.contains('`') => {
+                in_spans(body, paragraph..at, offset, found);
+                fence = Some((c, length, next));
+            }
+            (None, _) if line.trim().is_empty() => {
+                in_spans(body, paragraph..at, offset, found);
+                paragraph = next;
+            }
+            _ => {}
+        }
+        at = next;
+    }
+    if fence.is_none() {
+        in_spans(body, paragraph..at, offset, found);
+    }
+}
+
+/// A line that opens or closes a block: its character, how many of them, and what follows.
+fn fence_of(line: &str) -> Option<(char, usize, &str)> {
+    let line = line.trim();
+    let c = line.chars().next().filter(|c| matches!(c, '`' | '~'))?;
+    let rest = line.trim_start_matches(c);
+    let count = line.len() - rest.len();
+    (count >= 3).then_some((c, count, rest.trim()))
+}
+
+/// Code spans of a paragraph. Where it ends is a guess, as lists and quotes end one too; so a span counts only
+/// when its own line, read alone, has it as well.
+fn in_spans(body: &str, paragraph: Range<usize>, offset: usize, found: &mut Vec<Range<usize>>) {
+    let mut alone = BTreeSet::new();
+    let mut at = paragraph.start;
+    for line in body[paragraph.clone()].split_inclusive('\n') {
+        alone.extend(spans(line).into_iter().map(|span| (at + span.start, at + span.end)));
+        at += line.len();
+    }
+    for span in spans(&body[paragraph.clone()]) {
+        let span = paragraph.start + span.start..paragraph.start + span.end;
+        if alone.contains(&(span.start, span.end)) {
+            found.extend(whole(body, span, offset));
+        }
+    }
+}
+
+/// What stands between equally long runs of backticks.
+fn spans(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let run = |from: usize| bytes[from..].iter().take_while(|byte| **byte == b'`').count();
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'`' => {
+                runs.push((at, run(at)));
+                at += run(at);
+            }
+            _ => at += 1,
+        }
+    }
+    let escaped = |at: usize| bytes[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1;
+    let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, (_, length)) in runs.iter().enumerate() {
+        by_length.entry(*length).or_default().push(index);
+    }
+    let (mut spans, mut next) = (Vec::new(), 0);
+    while next < runs.len() {
+        let (start, mut length) = runs[next];
+        // An escaped backtick opens nothing, but those behind it do.
+        if escaped(start) {
+            length -= 1;
+        }
+        let from = runs[next].0 + runs[next].1;
+        let same = by_length.get(&length).map_or(&[][..], Vec::as_slice);
+        match same.get(same.partition_point(|index| *index <= next)) {
+            Some(close) => {
+                spans.push(from..runs[*close].0);
+                next = close + 1;
+            }
+            None => next += 1,
+        }
+    }
+    spans
+}
+
+/// The name, when it is all there is, perhaps with parentheses behind it.
+fn whole(body: &str, span: Range<usize>, offset: usize) -> Option<Range<usize>> {
+    let text = &body[span.clone()];
+    let start = span.start + (text.len() - text.trim_start().len());
+    let text = text.trim();
+    let end = text.find('(').unwrap_or(text.len());
+    ours(&text[..end])?;
+    let arguments = &text[end..];
+    let depths = arguments.chars().scan(0i32, |depth, c| {
+        *depth += i32::from(c == '(') - i32::from(c == ')');
+        Some(*depth)
+    });
+    // One pair of parentheses around all that follows.
+    let closes = depths.collect::<Vec<_>>();
+    let balanced = match closes.iter().position(|depth| *depth == 0) {
+        None => arguments.is_empty(),
+        Some(at) => at + 1 == closes.len(),
+    };
+    (balanced && !text.contains('\n')).then(|| offset + start..offset + start + end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(text: &str) -> Option<String> {
+        let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();
+        translate(text, &document, "x").map(|translated| translated.text)
+    }
+
+    fn fields(before: &str, after: &str) {
+        let file = |tools: &str| {
+            format!("---\nname: x\ndescription: Read and Write with Bash.\n{tools}---\nBash it.\n")
+        };
+        assert_eq!(translated(&file(before)).as_deref(), Some(file(after)).as_deref(), "{before}");
+    }
+
+    fn body(before: &str, after: &str) {
+        let file = |body: &str| format!("---\nname: x\ndescription: d\n---\n{body}");
+        let expected = (before != after).then(|| file(after));
+        assert_eq!(translated(&file(before)), expected, "{before}");
+    }
+
+    #[test]
+    fn names_in_allowed_tools_are_replaced_in_every_style() {
+        fields("allowed-tools: Bash Read\n", "allowed-tools: shell_exec file_read\n");
+        fields(
+            "allowed-tools: Bash(git:*), Read,Write\n",
+            "allowed-tools: shell_exec(git:*), file_read,file_write\n",
+        );
+        fields("allowed-tools: [Task, \"WebFetch\"]\n", "allowed-tools: [delegate_agent, \"web_search\"]\n");
+        fields(
+            "allowed-tools:\n  - Bash(Read *)\n  - MyRead\n",
+            "allowed-tools:\n  - shell_exec(Read *)\n  - MyRead\n",
+        );
+        fields(
+            "allowed-tools:\n- Grep # Bash\n- Glob\ntags: Bash\n",
+            "allowed-tools:\n- file_grep # Bash\n- file_glob\ntags: Bash\n",
+        );
+        fields("allowed-tools: NotebookEdit Edit-x\n", "allowed-tools: notebook_edit Edit-x\n");
+    }
+
+    #[test]
+    fn other_fields_and_prose_stay() {
+        assert_eq!(
+            translated(
+                "---\nname: x\ndescription: Bash\ntools: Bash\nmetadata:\n  allowed-tools: Bash\n---\nUse Bash.\n"
+            ),
+            None
+        );
+        assert_eq!(translated("No frontmatter; Bash.\n"), None);
+    }
+
+    #[test]
+    fn a_code_span_is_replaced_when_it_is_a_name() {
+        body(
+            "Use `Bash` and ``Read``, ` Write `.\n",
+            "Use `shell_exec` and ``file_read``, ` file_write `.\n",
+        );
+        body("Run `Bash(git status)`.", "Run `shell_exec(git status)`.");
+        body(
+            "`Read the file` `Bash x` `MyBash` `bash` `Read(s) it` `Read)` `Read(`",
+            "`Read the file` `Bash x` `MyBash` `bash` `Read(s) it` `Read)` `Read(`",
+        );
+        body(
+            "| `Task` | Bash |\n- `Glob`\n> `Grep`\n",
+            "| `delegate_agent` | Bash |\n- `file_glob`\n> `file_grep`\n",
+        );
+    }
+
+    #[test]
+    fn what_is_between_two_spans_is_prose() {
+        body("`a` Bash `b`", "`a` Bash `b`");
+        body("`a\nb` Bash `c`", "`a\nb` Bash `c`");
+        body("- a`\n- b `c` Bash `d`", "- a`\n- b `c` Bash `d`");
+        body("\\`Bash\\` `", "\\`Bash\\` `");
+        body("``a ` b`` Bash", "``a ` b`` Bash");
+    }
+
+    #[test]
+    fn a_block_is_replaced_when_it_is_a_name() {
+        body("```\nBash\n```\n", "```\nshell_exec\n```\n");
+        body("~~~ text\nTask(do: x)\n~~~\n", "~~~ text\ndelegate_agent(do: x)\n~~~\n");
+        body("```sh\nBash\nRead\n```\n", "```sh\nBash\nRead\n```\n");
+        body("```\n`Bash`\n```\n`Bash`", "```\n`Bash`\n```\n`shell_exec`");
+        body("````\n```\nBash\n```\n````\n", "````\n```\nBash\n```\n````\n");
+        body("```\nBash\n", "```\nBash\n");
+    }
+
+    #[test]
+    fn tools_that_nobody_knows_are_named() {
+        let text =
+            "---\nname: x\ndescription: d\nallowed-tools: Bash(git:*) shell_exec mcp__a__b Foo(x)\n---\nb";
+        let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();
+        assert_eq!(missing(&document.manifest).into_iter().collect::<Vec<_>>(), ["Foo", "mcp__a__b"]);
+    }
+}

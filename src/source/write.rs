@@ -1,0 +1,173 @@
+//! A library as a local folder.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::scan::sum;
+use super::{SkillFiles, SourceFile, check_name, failed, hex};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What happens to files that are there and say something else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Existing {
+    /// Nothing at all is written.
+    #[default]
+    Refuse,
+    /// They are replaced.
+    Replace,
+}
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FolderWritten {
+    /// Files that were written.
+    pub written: u64,
+    /// Files that were there already, with the same content.
+    pub unchanged: u64,
+    /// The bytes that were written.
+    pub bytes: u64,
+}
+
+/// Writes skills into a folder, which is made when it is not there. Files that are in it besides stay.
+///
+/// Everything is looked at before anything is written. Each file appears as a whole or not at all. Links in the
+/// folder are not written through, wherever they lead.
+///
+/// # Errors
+/// [`ErrorKind::AlreadyExists`] when a file is there with other content, and [`Existing::Refuse`];
+/// [`ErrorKind::InvalidInput`] when a link, a folder or a file is in the way; [`ErrorKind::InvalidPath`] for
+/// names that no library has; what [`SourceFile::read`] may say.
+pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) -> Result<FolderWritten> {
+    std::fs::create_dir_all(target).map_err(|error| failed("make", target, error))?;
+    let root = target.canonicalize().map_err(|error| failed("open", target, error))?;
+    let mut result = FolderWritten::default();
+    let mut planned: BTreeMap<String, (&SourceFile, bool)> = BTreeMap::new();
+    for skill in skills {
+        for file in &skill.files {
+            let name = format!("{}/{}", skill.path, file.name);
+            check_name(&name)?;
+            let there = look(&root, &name, file, existing)?;
+            if there == There::Same {
+                result.unchanged += 1;
+            } else if planned.insert(name.clone(), (file, there == There::Other)).is_some() {
+                return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is to be written twice")));
+            }
+        }
+    }
+    for (name, (file, replace)) in planned {
+        write(&root, &name, file, replace)?;
+        result.written += 1;
+        result.bytes += file.size;
+    }
+    Ok(result)
+}
+
+#[derive(PartialEq, Eq)]
+enum There {
+    Nothing,
+    Same,
+    Other,
+}
+
+/// What is at the place of a file, and whether it may be written there.
+fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<There> {
+    let Some(path) = place(root, name)? else { return Ok(There::Nothing) };
+    let meta = match path.symlink_metadata() {
+        Ok(meta) => meta,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(There::Nothing),
+        Err(error) => return Err(failed("look at", &path, error)),
+    };
+    if !meta.is_file() {
+        let what = if meta.is_symlink() { "a link" } else { "no file" };
+        return Err(in_the_way(&path, what));
+    }
+    let content = File::open(&path).and_then(sum).map_err(|error| failed("read", &path, error))?;
+    match content == (file.size, file.sha256.clone()) {
+        true => Ok(There::Same),
+        false if existing == Existing::Replace => Ok(There::Other),
+        false => Err(Error::new(
+            ErrorKind::AlreadyExists,
+            format!("`{}` is there and has other content; nothing was written", path.display()),
+        )
+        .with_hint("choose another folder, or replace what is there on purpose")),
+    }
+}
+
+/// Where a file belongs, when all folders above it are there and are folders; `None` when one is missing.
+fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
+    let mut path = root.to_owned();
+    let mut parts = name.split('/').peekable();
+    while let Some(part) = parts.next() {
+        path.push(part);
+        if parts.peek().is_none() {
+            break;
+        }
+        match path.symlink_metadata() {
+            Ok(meta) if meta.is_dir() => {}
+            Ok(meta) => {
+                return Err(in_the_way(&path, if meta.is_symlink() { "a link" } else { "no folder" }));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("look at", &path, error)),
+        }
+    }
+    Ok(Some(path))
+}
+
+fn in_the_way(path: &Path, what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("`{}` is {what}; it is not written to", path.display()))
+        .with_hint("remove it, or choose another folder")
+}
+
+fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()> {
+    let (folders, _) = name.rsplit_once('/').unwrap_or_default();
+    let mut folder = root.to_owned();
+    for part in folders.split('/').filter(|part| !part.is_empty()) {
+        folder.push(part);
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(failed("make", &folder, error));
+            }
+            _ => {}
+        }
+    }
+    // Again: a link may have come since everything was looked at.
+    let Some(path) = place(root, name)? else {
+        return Err(Error::new(ErrorKind::Conflict, format!("the folder of `{name}` was removed meanwhile"))
+            .with_hint("write it again when nobody else does"));
+    };
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    let temporary = folder.join(format!(".skillfs-{}.tmp", hex(&random)));
+    let result = put(&temporary, file).and_then(|()| {
+        // On a disk that knows no case, a file that was not there may be by now.
+        if !replace && path.symlink_metadata().is_ok() {
+            return Err(Error::new(
+                ErrorKind::AlreadyExists,
+                format!("`{}` has appeared meanwhile, or differs from another only in case", path.display()),
+            )
+            .with_hint("write to an empty folder"));
+        }
+        std::fs::rename(&temporary, &path).map_err(|error| failed("write", &path, error))
+    });
+    if result.is_err() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    result
+}
+
+/// Writes all bytes to a new file, and to the disk before it gets its name.
+fn put(path: &Path, file: &SourceFile) -> Result<()> {
+    let bytes = file.read()?;
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|error| failed("write", path, error))?;
+    out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(|error| failed("write", path, error))
+}
