@@ -3,6 +3,7 @@
 mod collection;
 mod history;
 mod lease;
+mod many;
 mod plan;
 mod prune;
 mod publish;
@@ -14,6 +15,7 @@ use tracing::instrument;
 pub use self::collection::{Libraries, LibraryStats, ListedSkill};
 pub use self::history::Release;
 pub use self::lease::UnderWay;
+pub use self::many::{ManyOptions, PushedToUser};
 pub use self::plan::{
     Action, Change, FileChange, NewFile, NewLibrary, NewSkill, Plan, PlannedSkill, PushOptions,
 };

@@ -218,6 +218,11 @@ impl Store {
         self.no_conditional_deletes.store(true, Ordering::Relaxed);
     }
 
+    /// AWS and the embedded store: they mind the conditions of all requests.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known
+    }
+
     /// The time at the server; ours, before it has told.
     pub(crate) fn server_time(&self) -> SystemTime {
         self.clock.now().unwrap_or_else(SystemTime::now)

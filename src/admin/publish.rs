@@ -219,8 +219,9 @@ impl<'a> Work<'a> {
         let key = self.library.blob(file.sha256);
         if let Some(from) = from.filter(|_| file.size >= WORTH_A_COPY) {
             // Whatever is wrong with that, there is another way.
-            if self.backend.copy_object(from.blob(file.sha256).key(), &key, &file.name).await.unwrap_or(false)
-            {
+            let source = from.blob(file.sha256);
+            let copy = self.backend.copy_object(source.key(), &key, &file.name, Condition::Always).await;
+            if copy.is_ok_and(|copied| copied.is_some()) {
                 self.tell(1, file.size);
                 return Ok(());
             }
@@ -289,14 +290,22 @@ impl<'a> Work<'a> {
         let fails = |e: Error| e.during("publish", &location);
         let mut failed = None;
         if live == was {
-            let content = job.content.get(name).unwrap_or(&NewContent::Blob);
-            let bytes = self.content(&path, file.sha256, content).await?;
             let condition = match was {
                 Some(etag) => Condition::Version { etag: etag.to_owned(), known: None },
                 None => Condition::Absent,
             };
-            lease.hold().await?;
-            match self.backend.put_object(&key, name, bytes, condition).await {
+            // What is large lies on the server already.
+            let written = if file.size >= WORTH_A_COPY && self.backend.copies_conditionally() {
+                let blob = self.library.blob(file.sha256);
+                lease.hold().await?;
+                self.backend.copy_object(blob.key(), &key, name, condition).await
+            } else {
+                let content = job.content.get(name).unwrap_or(&NewContent::Blob);
+                let bytes = self.content(&path, file.sha256, content).await?;
+                lease.hold().await?;
+                self.backend.put_object(&key, name, bytes, condition).await
+            };
+            match written {
                 Ok(Some(Some(etag))) => {
                     self.tell(1, file.size);
                     return Ok((name.to_owned(), Some(etag)));

@@ -128,19 +128,27 @@ impl S3Backend {
         })
     }
 
-    /// Copies a version of an object, on the server.
+    /// Whether copies mind conditions, for sure.
+    pub(crate) fn copies_conditionally(&self) -> bool {
+        self.store().is_known()
+    }
+
+    /// Copies an object, on the server. As [`S3Backend::put_object`]; `None` also when there is nothing to copy.
     pub(crate) async fn copy_object(
         &self,
         source: &ObjectKey,
         key: &WritableKey,
         name: &str,
-    ) -> Result<bool> {
-        let Some(seen) = self.store().look(source).await? else { return Ok(false) };
+        condition: Condition,
+    ) -> Result<Option<Option<String>>> {
+        let Some(seen) = self.store().look(source).await? else { return Ok(None) };
         let id = WriteId::new()?;
         let properties = new_properties(name, &id);
         let pieces: Vec<PartSource> = self.copied(source, &seen)?;
-        let put = self.put_pieces(key, &id, Condition::Always, &properties, pieces).await?;
-        Ok(matches!(put, Put::Done { .. }))
+        Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {
+            Put::Done { etag } => Some(etag),
+            Put::Overtaken => None,
+        })
     }
 
     /// Deletes an object if it is this version. `false` when it is another one.

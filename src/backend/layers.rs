@@ -21,7 +21,10 @@ use crate::path::VirtualPath;
 use crate::store::{ByteRange, Expect, Fetched, Listed, Lister, Meta};
 
 /// How often a library is listed again when its index changes meanwhile.
-const ROUNDS: u32 = 3;
+const ROUNDS: u32 = 6;
+
+/// How often an index is read anew when it is written meanwhile.
+const ATTEMPTS: u32 = 3;
 
 /// A library that had no index when this began, and was listed within this time, was not yet being published
 /// to while it was listed.
@@ -149,6 +152,18 @@ fn agree(listing: &LayerListing, index: &Option<Arc<KnownIndex>>, prefix: &str) 
     indexed.into_iter().all(recorded)
         && listed.all(|path| index.skills.contains_key(path))
         && listing.descriptions().all(described)
+}
+
+/// Whether they differ in a skill that no release tells of.
+fn unpublished_differs(listing: &LayerListing, index: &Option<Arc<KnownIndex>>, prefix: &str) -> bool {
+    let Some(index) = index_of(index) else { return false };
+    let below = |path: &str| prefix.is_empty() || format!("{path}/").starts_with(prefix);
+    let plain = |skill: &IndexedSkill| skill.managed.is_none();
+    listing.skills.keys().any(|path| !index.skills.contains_key(path))
+        || index
+            .skills
+            .iter()
+            .any(|(path, skill)| below(path) && plain(skill) && !listing.is_as_recorded(path, skill))
 }
 
 fn is_version(file: &IndexedFile, meta: &Meta) -> bool {
@@ -367,8 +382,15 @@ impl S3Backend {
             }
         }
         let mut known_before = known.is_some() && etag_of(&known) == etag_of(&index);
-        for _ in 0..ROUNDS {
+        for round in 0.. {
             if agree(&listing, &index, &below) {
+                break;
+            }
+            if round == ROUNDS {
+                // Of what was published, the blobs tell. Of the rest nobody could say what moment it is of.
+                if unpublished_differs(&listing, &index, &below) {
+                    return Err(keeps_changing(scope));
+                }
                 break;
             }
             if known_before {
@@ -448,7 +470,7 @@ impl S3Backend {
         loop {
             match self.ask_index_once(scope, known.clone()).await {
                 // Written while it was being read.
-                Err(error) if error.kind() == ErrorKind::Conflict && tries < ROUNDS => tries += 1,
+                Err(error) if error.kind() == ErrorKind::Conflict && tries < ATTEMPTS => tries += 1,
                 Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
                 done => return done,
             }
@@ -542,6 +564,13 @@ fn index_of(known: &Option<Arc<KnownIndex>>) -> Option<&Index> {
 
 fn etag_of(known: &Option<Arc<KnownIndex>>) -> Option<&str> {
     known.as_ref().map(|known| known.etag.as_str())
+}
+
+fn keeps_changing(scope: &Scope) -> Error {
+    let path = scope.directory.path();
+    Error::new(ErrorKind::Conflict, format!("`{path}` keeps changing while it is being listed"))
+        .at(path)
+        .with_hint("try again in a moment")
 }
 
 fn during(error: Error, scope: &Scope) -> Error {

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anstyle::{AnsiColor, Style};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -309,10 +311,10 @@ impl Output {
         let shown = !self.quiet && !self.json && io::stderr().is_terminal();
         let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
         // A template that cannot be read is a plain bar.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}, {per_sec}, {eta} left") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}, {eta} left") {
             bar.set_style(style);
         }
-        Transfer(bar)
+        Transfer { bar, phase: Mutex::new(("", Instant::now())) }
     }
 
     /// Prints a failure, and tells the exit code that goes with it.
@@ -347,25 +349,41 @@ pub(super) fn size(bytes: u64) -> String {
 pub(super) struct Progress(ProgressBar);
 
 /// Files on their way: how many, how many bytes, how fast, and how long yet.
-pub(super) struct Transfer(ProgressBar);
+pub(super) struct Transfer {
+    bar: ProgressBar,
+    /// What is being done, and since when.
+    phase: Mutex<(&'static str, Instant)>,
+}
 
 impl Transfer {
     pub(super) fn tell(&self, at: PushProgress) {
         let PushProgress { phase, files, bytes, .. } = at;
-        let counts = match bytes.1 {
-            0 => format!("{phase} {} of {} files", files.0, files.1),
-            total => {
-                format!("{phase} {} of {} files, {} of {}", files.0, files.1, size(bytes.0), size(total))
-            }
+        let mut known = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != phase {
+            *known = (phase, Instant::now());
+            self.bar.reset();
+        }
+        let millis = u64::try_from(known.1.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = |count: u64| count.saturating_mul(1000) / millis;
+        let told = match bytes.1 {
+            0 => format!("{phase} {} of {} files, {} files/s", files.0, files.1, rate(files.0)),
+            total => format!(
+                "{phase} {} of {} files, {} of {}, {}/s",
+                files.0,
+                files.1,
+                size(bytes.0),
+                size(total),
+                size(rate(bytes.0))
+            ),
         };
-        self.0.set_message(counts);
+        self.bar.set_message(told);
         // Small files take as long as large ones.
-        self.0.set_length(files.1);
-        self.0.set_position(files.0);
+        self.bar.set_length(files.1);
+        self.bar.set_position(files.0);
     }
 
     pub(super) fn finish(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

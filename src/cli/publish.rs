@@ -3,10 +3,8 @@
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use futures_util::{StreamExt, stream};
 use serde::Serialize;
 
 use super::admin::library;
@@ -14,7 +12,8 @@ use super::args::{Global, How, Import, Place, Push};
 use super::connect;
 use super::output::{ACCENT, BAD, GOOD, Output, plural, print, print_raw, size, to_json, visible};
 use crate::admin::{
-    Action, Change, NewLibrary, NewSkill, Plan, PlannedSkill, Published, PushOptions, PushProgress,
+    Action, Change, ManyOptions, NewLibrary, NewSkill, Plan, PlannedSkill, Published, PushOptions,
+    PushProgress,
 };
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +24,6 @@ use crate::source::{
     SourceOptions, TrustTier, import, write_folder,
 };
 
-/// Users that are published to at once.
-const USERS_AT_ONCE: usize = 8;
 /// Skills that a plan lists; the rest is counted.
 const MOST_LISTED: usize = 200;
 
@@ -355,33 +352,9 @@ async fn push_to_users(
     }
     let fs = connect(global, !args.how.dry_run, output).await?;
     let progress = output.progress("users");
-    let (done, total) = (AtomicU64::new(0), users.len() as u64);
-    progress.set(0, total);
-    // The first one is done alone: the others copy from it on the server what is large.
-    let mut results = Vec::new();
-    let mut options = options;
-    let mut rest = users.into_iter();
-    if let Some(first) = rest.next() {
-        let library = Library::User(first.clone());
-        let result = push_one(&fs, &library, new, &args.how, &options).await;
-        if result.is_ok() {
-            options.copies_from(library);
-        }
-        progress.set(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-        results.push((first, result));
-    }
-    let (fs, options, progress_ref, done) = (&fs, &options, &progress, &done);
-    let pushes: Vec<_> = rest
-        .map(|user| async move {
-            let result = push_one(fs, &Library::User(user.clone()), new, &args.how, options).await;
-            progress_ref.set(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-            (user, result)
-        })
-        .collect();
-    let mut pushes = stream::iter(pushes).buffered(USERS_AT_ONCE);
-    while let Some(result) = pushes.next().await {
-        results.push(result);
-    }
+    let many = ManyOptions { dry_run: args.how.dry_run, wait: args.how.wait };
+    let results =
+        fs.push_to_users(&users, new, &options, many, &|done, total| progress.set(done, total)).await;
     progress.finish();
     let mut failed = 0;
     let (mut changed, mut same, mut refused) = (0, 0, 0);
@@ -431,26 +404,6 @@ async fn push_to_users(
         if failed > 0 { "; run it again to try those once more" } else { "" }
     ));
     Ok(if failed == 0 && refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-async fn push_one(
-    fs: &SkillFs,
-    library: &Library,
-    new: &NewLibrary,
-    how: &How,
-    options: &PushOptions,
-) -> Result<(Plan, Option<Published>)> {
-    let mut plan = fs.plan(library, new, options).await?;
-    if how.dry_run {
-        return Ok((plan, None));
-    }
-    if let Some(under_way) = &plan.under_way {
-        let wait = how.wait || under_way.by == options.by;
-        fs.resume(library, &options.by, options.lease, wait, &|_| ()).await?;
-        plan = fs.plan(library, new, options).await?;
-    }
-    let published = fs.publish(&plan, &|_| ()).await?;
-    Ok((plan, Some(published)))
 }
 
 fn read_users(file: &Path) -> Result<Vec<UserId>> {

@@ -758,6 +758,29 @@ fn skills_of_others_are_imported_and_served() {
     assert!(String::from_utf8_lossy(&source.stdout).contains("trust_tier = \"unreviewed\""));
     let scripts = desk.run(&["--library", "notaries", "exists", "/skills/devops/shell/scripts/run.sh"]);
     assert_eq!(scripts.status.code(), Some(1));
+    // The others are served alike.
+    desk.write(
+        "claw/skills/ana/notes/SKILL.md",
+        "---\nname: notes\ndescription: Keeps notes\n---\nKeep them.\n",
+    );
+    desk.write(
+        "claw/skills/ana/notes/_meta.json",
+        r#"{"owner":"ana","slug":"notes","latest":{"version":"1.2.0"}}"#,
+    );
+    desk.write("plain/tools/deep/lint/SKILL.md", "---\nname: lint\ndescription: Lints\n---\nLint.\n");
+    desk.write("plain/README.md", "# A repository\n");
+    for (source, layout, path) in [("claw", "openclaw", "ana/notes"), ("plain", "repository", "lint")] {
+        let run = |args: &[&str]| desk.run(&[&["--library", source], args].concat());
+        // Told from what is in it; named, where nothing tells.
+        let named: &[&str] = if source == "plain" { &["--layout", layout] } else { &[] };
+        let done = run(&[&["admin", "import", source, "--trust", "workspace"], named].concat());
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_eq!(String::from_utf8_lossy(&run(&["skills", "list"]).stdout).trim(), path);
+        let provenance = run(&["read", &format!("/skills/{path}/.source")]);
+        let provenance = String::from_utf8_lossy(&provenance.stdout).into_owned();
+        assert!(provenance.contains("trust_tier = \"workspace\""), "{provenance}");
+        assert!(String::from_utf8_lossy(&run(&["skills", "catalog"]).stdout).contains(path));
+    }
     snapshot!(
         "import-into",
         desk.run(&["admin", "import", "hermes", "--into", "reviewed", "--accept-dangerous"])
