@@ -289,7 +289,8 @@ impl Work<'_> {
             confirm(
                 &format!("Delete {} from {}?", plural(deleted, "skill", "skills"), self.library),
                 self.output,
-            )?;
+            )
+            .await?;
         }
         let progress = self.output.transfer();
         let published = self.fs.publish(&planned, &|at: PushProgress| progress.tell(at)).await;
@@ -342,13 +343,14 @@ async fn push_to_users(
     options: PushOptions,
     output: &Output,
 ) -> Result<ExitCode> {
-    let users = read_users(file)?;
+    let listed = file.to_owned();
+    let users = blocking(move || read_users(&listed)).await?;
     if args.delete && !global.yes && !args.how.dry_run {
         let question = format!(
             "Delete what is not in the source from {}?",
             plural(users.len() as u64, "library", "libraries")
         );
-        confirm(&question, output)?;
+        confirm(&question, output).await?;
     }
     let fs = connect(global, !args.how.dry_run, output).await?;
     let progress = output.progress("users");
@@ -497,12 +499,14 @@ pub(super) fn whoami() -> String {
 }
 
 /// Asks, where somebody can answer.
-fn confirm(question: &str, output: &Output) -> Result<()> {
+async fn confirm(question: &str, output: &Output) -> Result<()> {
     if output.is_json() || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{question} Nobody is there to ask."))
             .with_hint("say `--yes` to agree, or `--dry-run` to see what would happen"));
     }
-    if ask(question) {
+    // On a thread that may wait, so that Ctrl-C is heard.
+    let asked = question.to_owned();
+    if blocking(move || Ok(ask(&asked))).await? {
         return Ok(());
     }
     Err(Error::new(ErrorKind::InvalidInput, "not agreed to: nothing was changed")
