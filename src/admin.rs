@@ -60,6 +60,11 @@ impl SkillFs {
         self.write_index_watched(library, &|_, _| ()).await
     }
 
+    /// The same, and what was changed by hand is accepted as it is.
+    pub(crate) async fn accept_library(&self, library: &Library) -> Result<Indexed> {
+        self.index_library(library, true, &|_, _| ()).await
+    }
+
     /// The same, and tells how far it is: files done, and files in all.
     ///
     /// # Errors
@@ -70,6 +75,15 @@ impl SkillFs {
         library: &Library,
         watch: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Indexed> {
+        self.index_library(library, false, watch).await
+    }
+
+    async fn index_library(
+        &self,
+        library: &Library,
+        accept: bool,
+        watch: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<Indexed> {
         let backend = self.session(&library.session()).fresh();
         let mut round = 1;
         let (union, index, made) = loop {
@@ -78,7 +92,10 @@ impl SkillFs {
                 return Err(Error::new(ErrorKind::NotFound, format!("there is nothing in {library}"))
                     .with_hint("look for a typing error, or put skills into it first"));
             }
-            match backend.make_index(&union, watch).await {
+            if union.index(0).is_none() && union.index_etag(0).is_some() {
+                lease::check_replaceable(&backend, library).await?;
+            }
+            match backend.make_index(&union, accept, watch).await {
                 Ok((index, made)) => break (union, index, made),
                 Err(error) if error.kind() == ErrorKind::Conflict && round < ROUNDS => round += 1,
                 Err(error) => return Err(error),

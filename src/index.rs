@@ -63,6 +63,22 @@ pub(crate) struct IndexedCategory {
     /// What that says, where it says anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) description: Option<String>,
+    /// Whether a release wrote it: then it lies among the blobs, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) published: bool,
+    /// What a release is about to write there. Readers do not mind it: one file is the old one or the new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pending: Option<PendingDescription>,
+}
+
+/// A description that is about to be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PendingDescription {
+    pub(crate) size: u64,
+    pub(crate) sha256: Sha256,
+    /// The ETag of what lies there: only that is overwritten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) was: Option<String>,
 }
 
 /// What a skill says of itself, and its files.
@@ -196,6 +212,11 @@ impl Index {
         Ok(index)
     }
 
+    /// The format of what may be an index, where it says one.
+    pub(crate) fn format_of(bytes: &[u8]) -> Option<u32> {
+        serde_json::from_slice(bytes).ok().map(|Versioned { format }| format)
+    }
+
     pub(crate) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(self)
     }
@@ -256,7 +277,12 @@ mod tests {
 
     #[test]
     fn an_index_comes_back_as_it_was_written() {
-        let category = IndexedCategory { file: file("d"), description: Some("Deeds.".into()) };
+        let category = IndexedCategory {
+            file: file("d"),
+            description: Some("Deeds.".into()),
+            published: false,
+            pending: None,
+        };
         let index = Index::new(
             "1".into(),
             BTreeMap::from([("a".into(), category)]),

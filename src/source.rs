@@ -309,6 +309,9 @@ pub struct Skipped {
     pub reason: String,
     /// Whether a whole skill was refused for it.
     pub refused: bool,
+    /// The path that the skill would have in a library, where it could have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skill: Option<String>,
 }
 
 /// How a source is read.
@@ -425,11 +428,14 @@ impl Source {
     }
 
     fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
-        self.skipped.push(Skipped { path: path.into(), reason: reason.into(), refused: false });
+        let (path, reason) = (path.into(), reason.into());
+        self.skipped.push(Skipped { path, reason, refused: false, skill: None });
     }
 
-    fn refuse(&mut self, path: impl Into<String>, reason: impl Into<String>) {
-        self.skipped.push(Skipped { path: path.into(), reason: reason.into(), refused: true });
+    /// A skill is refused: what it is below the source, and the path that it would have in a library.
+    fn refuse(&mut self, path: impl Into<String>, skill: &str, reason: impl Into<String>) {
+        let skill = check_name(skill).is_ok().then(|| skill.to_owned());
+        self.skipped.push(Skipped { path: path.into(), reason: reason.into(), refused: true, skill });
     }
 }
 

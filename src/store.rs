@@ -39,7 +39,7 @@ use self::lean::{Ask, Lean};
 pub(crate) use self::list::{Listed, Lister};
 #[cfg(feature = "cli")]
 pub(crate) use self::parts::all_aborted;
-pub(crate) use self::parts::{PartSource, Parts};
+pub(crate) use self::parts::{LastWork, PartSource, Parts};
 use self::send::{Paces, Sending};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::cache::Cache;
@@ -228,9 +228,10 @@ impl Store {
         self.clock.now().unwrap_or_else(SystemTime::now)
     }
 
-    /// How long a request that sends so many bytes may be on its way.
-    pub(crate) fn longest_request(&self, bytes: u64) -> Duration {
-        self.upload_patience(bytes)
+    /// How long sending so many bytes may take, with all attempts.
+    pub(crate) fn longest_write(&self, bytes: u64) -> Duration {
+        let parts = if bytes > self.single_put_bytes() { Duration::from_secs(60) } else { Duration::ZERO };
+        self.upload_patience(bytes).saturating_mul(self.max_attempts) + parts
     }
 
     /// The largest content that is sent in one request.

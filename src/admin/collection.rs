@@ -13,7 +13,7 @@ use crate::id::{LibraryId, UserId};
 use crate::index::Sha256;
 use crate::mount::{Library, Session};
 use crate::path::VirtualPath;
-use crate::source::{Content, SkillFiles, Source, SourceFile};
+use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
 
 /// Files that are read at once.
 const AT_ONCE: usize = 32;
@@ -106,7 +106,17 @@ impl NewLibrary {
             };
             new
         });
-        let mut new = Self { skills: skills.collect(), ..Self::default() };
+        // What the source holds and cannot be taken is refused, too, and not taken for missing.
+        let refused = source.skipped.iter().filter(|skipped| skipped.refused).map(|skipped| {
+            NewSkill::refused(skipped.skill.as_ref().unwrap_or(&skipped.path), &skipped.reason)
+        });
+        let mut new = Self { skills: skills.chain(refused).collect(), ..Self::default() };
+        // What an archive says of its own origin is for nobody to believe.
+        if source.origin.kind != OriginKind::Folder {
+            for skill in &mut new.skills {
+                skill.files.retain(|file| file.name != ".source");
+            }
+        }
         for category in &source.categories {
             new.describe(&category.path, &category.file);
         }

@@ -10,7 +10,7 @@ use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, MAX_BYTES, Publishing};
 use crate::mount::Library;
-use crate::store::{Condition, WriteId};
+use crate::store::{Condition, LastWork, WriteId};
 
 /// S3 tells times in whole seconds, and its machines' clocks differ a little.
 const CLOCK_MARGIN: u64 = 2;
@@ -68,6 +68,8 @@ pub(super) struct Lease<'a> {
     ends: AtomicU64,
     /// Whether a request of ours may still be on its way, though nobody waits for it any more.
     astray: AtomicBool,
+    /// Whether the library is ours no longer.
+    over: AtomicBool,
     /// The index as it was last written, and its version.
     index: Mutex<(Index, String)>,
 }
@@ -79,7 +81,7 @@ impl<'a> Lease<'a> {
             owner: WriteId::new()?.as_str().to_owned(),
             by: by.to_owned(),
             expires: seconds(backend.server_time()).saturating_add(length),
-            margin: backend.longest_request(largest).as_secs() + CLOCK_MARGIN,
+            margin: backend.longest_write(largest).as_secs() + CLOCK_MARGIN,
         })
     }
 
@@ -107,9 +109,9 @@ impl<'a> Lease<'a> {
             },
         };
         let expires = AtomicU64::new(publishing.expires);
-        let (ends, astray) = (AtomicU64::new(length), AtomicBool::new(false));
-        let index = Mutex::new(at);
-        Ok(Some(Self { backend, library, publishing, length, expires, began, ends, astray, index }))
+        let (astray, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (ends, index) = (AtomicU64::new(length), Mutex::new(at));
+        Ok(Some(Self { backend, library, publishing, length, expires, began, ends, astray, over, index }))
     }
 
     pub(super) fn library(&self) -> &'a Library {
@@ -155,6 +157,7 @@ impl<'a> Lease<'a> {
             index.publishing = None;
         })
         .await?;
+        self.over.store(true, Ordering::Relaxed);
         Ok(index.0.clone())
     }
 
@@ -170,6 +173,7 @@ impl<'a> Lease<'a> {
     /// Something went wrong: whoever goes on with it need not wait. Only what may still be on its way is waited
     /// for.
     pub(super) async fn give_up(&self) {
+        self.over.store(true, Ordering::Relaxed);
         let mut index = self.index.lock().await;
         let now = seconds(self.backend.server_time());
         let astray = self.astray.load(Ordering::Relaxed);
@@ -214,6 +218,36 @@ impl<'a> Lease<'a> {
     }
 }
 
+/// Whoever goes away in the middle lets go of the library, so that nobody waits for longer than a request may take.
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let (backend, library) = (self.backend.clone(), self.library.clone());
+        let owner = self.publishing.owner.clone();
+        let last = LastWork::new();
+        runtime.spawn(async move {
+            let done = async {
+                let Some((mut index, etag)) = read_index(&backend, &library).await? else { return Ok(()) };
+                let now = seconds(backend.server_time());
+                match &mut index.publishing {
+                    Some(publishing) if publishing.owner == owner => {
+                        publishing.expires = publishing.expires.min(now);
+                        write_index(&backend, &library, &index, Some(&etag)).await.map(drop)
+                    }
+                    _ => Ok::<_, Error>(()),
+                }
+            };
+            if let Err(error) = done.await {
+                tracing::debug!("cannot let go of the library: {error}");
+            }
+            drop(last);
+        });
+    }
+}
+
 /// The index as it is now, and its version.
 pub(super) async fn read_index(backend: &S3Backend, library: &Library) -> Result<Option<(Index, String)>> {
     let key = library.index();
@@ -234,6 +268,21 @@ pub(super) async fn read_index(backend: &S3Backend, library: &Library) -> Result
         .with_hint("publishing needs one"));
     };
     Ok(Some((index, etag)))
+}
+
+/// An index that cannot be read may be replaced, unless a later program wrote it.
+pub(super) async fn check_replaceable(backend: &S3Backend, library: &Library) -> Result<()> {
+    let found =
+        backend.object(library.index().key()).await.map_err(|e| e.during("read the index of", library))?;
+    let format = found.and_then(|(_, bytes)| Index::format_of(&bytes));
+    if format.is_none_or(|format| format <= crate::index::FORMAT) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Corrupt,
+        format!("the index of {library} was written by a later version of skillfs"),
+    )
+    .with_hint("use that version: this one would lose releases and pins that it does not know"))
 }
 
 /// Writes an index over the version that was seen. `None` when another was first.

@@ -83,7 +83,7 @@ impl SkillFs {
         }
         if let Some(under_way) = &plan.under_way {
             let wait = many.wait || under_way.by == options.by;
-            self.resume(library, &options.by, options.lease, wait, &|_| ()).await?;
+            self.resume(library, &options.by, options.lease, wait, Some(new), &|_| ()).await?;
             plan = self.plan(library, new, options).await?;
         }
         let published = self.publish(&plan, &|_| ()).await?;

@@ -229,6 +229,9 @@ pub struct PlannedSkill {
     /// Its files that stay as they are, with their ETags.
     #[serde(skip)]
     pub(super) same: BTreeMap<String, String>,
+    /// Whether a release has what lies there now.
+    #[serde(skip)]
+    pub(super) kept: bool,
 }
 
 /// What a push would do.
@@ -265,13 +268,19 @@ impl Plan {
     /// How many skills have this in store.
     #[must_use]
     pub fn count(&self, action: Action) -> u64 {
-        self.skills.iter().filter(|skill| skill.action == action).count() as u64
+        let refused = self.categories.iter().filter(|_| action == Action::Refused);
+        self.skills.iter().chain(refused).filter(|skill| skill.action == action).count() as u64
     }
 
     /// Whether anything would change.
     #[must_use]
     pub fn changes(&self) -> bool {
-        self.changing().next().is_some() || !self.categories.is_empty()
+        self.changing().next().is_some() || self.describing().next().is_some()
+    }
+
+    /// The descriptions of categories that change.
+    pub(super) fn describing(&self) -> impl Iterator<Item = &PlannedSkill> {
+        self.categories.iter().filter(|category| category.action != Action::Refused)
     }
 
     pub(super) fn changing(&self) -> impl Iterator<Item = &PlannedSkill> {
@@ -311,6 +320,12 @@ async fn plan_once(
 ) -> Result<Plan> {
     let union = backend.union_all().await?;
     let index = union.index(0);
+    if index.is_none() && union.index_etag(0).is_some() {
+        return Err(Error::new(ErrorKind::Corrupt, format!("the index of {library} cannot be read"))
+            .with_hint(
+                "look with `skillfs admin verify`; its `--repair` writes a new one, and forgets the releases",
+            ));
+    }
     let mut skills = Vec::new();
     let mut seen = BTreeSet::new();
     let compared: Vec<_> =
@@ -340,7 +355,7 @@ async fn plan_once(
     skills.sort_by(|one, other| one.path.cmp(&other.path));
     let mut categories = Vec::new();
     for (path, file) in &new.categories {
-        categories.extend(category(backend, library, &union, path, file).await?);
+        categories.extend(category(backend, library, &union, path, file, options).await?);
     }
     let known = |path: &str| index.is_some_and(|index| index.skills.contains_key(path));
     let base = Base {
@@ -386,6 +401,7 @@ async fn compare(
         new: Some(new.clone()),
         live: live_files(union, path),
         same: BTreeMap::new(),
+        kept: is_kept(union, path),
     };
     let refuse = |mut planned: PlannedSkill, why: &str| {
         planned.action = Action::Refused;
@@ -484,20 +500,20 @@ fn deletion(union: &Union, index: Option<&Index>, path: &str, options: &PushOpti
     } else {
         (Action::Delete, None)
     };
-    PlannedSkill { path: path.to_owned(), action, files, why, new: None, live, same: BTreeMap::new() }
+    let (path, kept, same) = (path.to_owned(), is_kept(union, path), BTreeMap::new());
+    PlannedSkill { path, action, files, why, new: None, live, same, kept }
+}
+
+/// Whether a release has what lies below a path.
+fn is_kept(union: &Union, path: &str) -> bool {
+    union.files_in(path).all(|(_, file)| file.release.is_some())
 }
 
 /// A skill inside another would be a part of it.
 fn refuse_nested(union: &Union, skills: &mut [PlannedSkill]) {
-    let going: BTreeSet<String> = skills
-        .iter()
-        .filter(|skill| skill.action == Action::Delete)
-        .map(|skill| skill.path.clone())
-        .collect();
     let coming: BTreeSet<String> =
         skills.iter().filter(|skill| skill.new.is_some()).map(|skill| skill.path.clone()).collect();
-    let there: BTreeSet<&str> =
-        union.skills().map(|(path, _)| path).filter(|path| !going.contains(*path)).collect();
+    let there: BTreeSet<&str> = union.skills().map(|(path, _)| path).collect();
     for skill in skills.iter_mut().filter(|skill| skill.action == Action::Create) {
         let parents = skill.path.match_indices('/').map(|(at, _)| &skill.path[..at]);
         let above = parents.into_iter().find(|parent| there.contains(parent) || coming.contains(*parent));
@@ -508,8 +524,16 @@ fn refuse_nested(union: &Union, skills: &mut [PlannedSkill]) {
             .chain(coming.iter().map(String::as_str))
             .find(|path| path.starts_with(&prefix));
         let why = match (above, below) {
-            (Some(other), _) => format!("it lies inside the skill `{other}`, and would be a part of it"),
-            (_, Some(other)) => format!("the skill `{other}` lies inside it, and would be a part of it"),
+            (Some(other), _) => {
+                format!(
+                    "it lies inside the skill `{other}`, and would be a part of it; delete that one first"
+                )
+            }
+            (_, Some(other)) => {
+                format!(
+                    "the skill `{other}` lies inside it, and would be a part of it; delete that one first"
+                )
+            }
             (None, None) => continue,
         };
         skill.action = Action::Refused;
@@ -524,6 +548,7 @@ async fn category(
     union: &Union,
     path: &str,
     file: &NewFile,
+    options: &PushOptions,
 ) -> Result<Option<PlannedSkill>> {
     let relative = format!("{path}/DESCRIPTION.md");
     let (location, _) = library.file(&relative)?;
@@ -541,15 +566,27 @@ async fn category(
             return Ok(None);
         }
     }
-    let action = if found.is_some() { Action::Update } else { Action::Create };
+    let recorded = union.index(0).and_then(|index| index.categories.get(path));
+    let by_hand = !options.overwrite
+        && found.is_some_and(|found| {
+            recorded.is_some_and(|recorded| {
+                recorded.published && found.meta.etag.as_deref() != Some(recorded.file.etag.as_str())
+            })
+        });
+    let action = match found {
+        Some(_) if by_hand => Action::Refused,
+        Some(_) => Action::Update,
+        None => Action::Create,
+    };
     let change = if found.is_some() { Change::Change } else { Change::Add };
     Ok(Some(PlannedSkill {
         path: relative,
         action,
         files: vec![FileChange { name: "DESCRIPTION.md".to_owned(), change, size: file.size }],
-        why: None,
+        why: by_hand.then(|| BY_HAND.to_owned()),
         new: Some(NewSkill::new(path, vec![file.clone()])),
         live,
         same: BTreeMap::new(),
+        kept: true,
     }))
 }

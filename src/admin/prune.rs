@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::lease::{read_index, write_index};
+use super::lease::{Lease, UnderWay, read_index, write_index};
 use super::publish::blobs;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, Result};
@@ -23,6 +23,8 @@ const SWEEP_EVERY: u64 = 10;
 pub(super) const GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Requests at once.
 const AT_ONCE: usize = 32;
+/// How long the library is held at once, in seconds.
+const LEASE: u64 = 30;
 
 /// What was let go of.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -87,8 +89,33 @@ fn keep(index: &mut Index, most: usize) {
 }
 
 /// Deletes records and blobs that nothing names any more, and that are older than the grace period.
+///
+/// The library is held meanwhile: whoever was about to publish, and may rely on a blob, has to look again.
 pub(super) async fn sweep(backend: &S3Backend, library: &Library, grace: Duration) -> Result<Pruned> {
-    let Some((index, _)) = read_index(backend, library).await? else { return Ok(Pruned::default()) };
+    let Some((index, etag)) = read_index(backend, library).await? else { return Ok(Pruned::default()) };
+    if let Some(under_way) = UnderWay::of(&index, backend.server_time()) {
+        return Err(under_way.refusal(library));
+    }
+    let publishing = Lease::claim(backend, "prune", LEASE, 0)?;
+    let lease = Lease::take(backend, library, index.clone(), Some(&etag), publishing, LEASE).await?;
+    let Some(lease) = lease else { return Ok(Pruned::default()) };
+    let swept = sweep_held(backend, library, &index, &lease, grace).await;
+    match swept {
+        Ok(pruned) => lease.finish(|_| ()).await.map(|_| pruned),
+        Err(error) => {
+            lease.give_up().await;
+            Err(error)
+        }
+    }
+}
+
+async fn sweep_held(
+    backend: &S3Backend,
+    library: &Library,
+    index: &Index,
+    lease: &Lease<'_>,
+    grace: Duration,
+) -> Result<Pruned> {
     let kept: BTreeSet<String> = index
         .releases
         .iter()
@@ -129,7 +156,13 @@ pub(super) async fn sweep(backend: &S3Backend, library: &Library, grace: Duratio
             }
         }
     }
-    let deletions: Vec<_> = going.iter().map(|(key, meta)| backend.delete_object(key, meta)).collect();
+    let deletions: Vec<_> = going
+        .iter()
+        .map(|(key, meta)| async move {
+            lease.hold().await?;
+            backend.delete_object(key, meta).await
+        })
+        .collect();
     let _: Vec<bool> = stream::iter(deletions).buffer_unordered(AT_ONCE).try_collect().await?;
     Ok(pruned)
 }
@@ -187,6 +220,14 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
         let pruned = sweep(&backend, &library, Duration::ZERO).await.unwrap();
         assert_eq!((pruned.blobs, count().await), (5, KEPT));
+        // Whoever planned before it has to look again: a blob that it relies on may be gone.
+        let text = "---\nname: b\ndescription: Another\n---\n";
+        let skill = NewSkill::new("b", vec![NewFile::new("SKILL.md", text)]);
+        let new = NewLibrary { skills: vec![skill], ..NewLibrary::default() };
+        let plan = fs.plan(&library, &new, &PushOptions::default()).await.unwrap();
+        sweep(&backend, &library, Duration::ZERO).await.unwrap();
+        let error = fs.publish(&plan, &|_| ()).await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Conflict);
         // What is left can be gone back to.
         let plan = fs.plan_rollback(&library, 6, &PushOptions::default()).await.unwrap();
         fs.publish(&plan, &|_| ()).await.unwrap();

@@ -15,13 +15,13 @@ use tokio::sync::Semaphore;
 use tracing::instrument;
 
 use super::lease::{Lease, UnderWay, read_index, seconds, wait_for};
-use super::plan::{Action, NewContent, NewFile, Plan, PlannedSkill};
+use super::plan::{Action, NewContent, NewFile, NewLibrary, Plan, PlannedSkill};
 use super::prune;
 use crate::backend::{FIRST_INDEX, S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{
-    Index, IndexedCategory, IndexedFile, IndexedSkill, Managed, RecordedFile, ReleaseNote, ReleaseRecord,
-    Sha256, State,
+    Index, IndexedCategory, IndexedFile, IndexedSkill, Managed, PendingDescription, RecordedFile,
+    ReleaseNote, ReleaseRecord, Sha256, State,
 };
 use crate::manifest::read_description;
 use crate::mount::Library;
@@ -39,6 +39,8 @@ const FEW: usize = 16;
 const NEAR_ITS_END: Duration = Duration::from_secs(6 * 24 * 3600);
 /// A content of so many bytes is copied on the server rather than sent, where another library has it.
 const WORTH_A_COPY: u64 = 256 * 1024;
+/// The description of a category.
+const DESCRIPTION: &str = "DESCRIPTION.md";
 /// A long category's description is not read.
 const MAX_DESCRIPTION: u64 = 4 * 1024;
 
@@ -105,6 +107,16 @@ struct Job {
     live: BTreeMap<String, Meta>,
     content: BTreeMap<String, NewContent>,
 }
+
+/// All that a release writes into the library.
+#[derive(Default)]
+struct Jobs {
+    skills: Vec<Job>,
+    categories: Vec<Job>,
+}
+
+/// Skills and their files, as a release records them.
+type Recorded = BTreeMap<String, BTreeMap<String, RecordedFile>>;
 
 /// What came of it.
 struct JobDone {
@@ -295,16 +307,18 @@ impl<'a> Work<'a> {
                 None => Condition::Absent,
             };
             // What is large lies on the server already.
-            let written = if file.size >= WORTH_A_COPY && self.backend.copies_conditionally() {
+            let mut written = Err(Error::new(ErrorKind::NotFound, "it was not copied"));
+            if file.size >= WORTH_A_COPY && self.backend.copies_conditionally() {
                 let blob = self.library.blob(file.sha256);
                 lease.hold().await?;
-                self.backend.copy_object(blob.key(), &key, name, condition).await
-            } else {
+                written = self.backend.copy_object(blob.key(), &key, name, condition.clone()).await;
+            }
+            if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
                 let content = job.content.get(name).unwrap_or(&NewContent::Blob);
                 let bytes = self.content(&path, file.sha256, content).await?;
                 lease.hold().await?;
-                self.backend.put_object(&key, name, bytes, condition).await
-            };
+                written = self.backend.put_object(&key, name, bytes, condition).await;
+            }
             match written {
                 Ok(Some(Some(etag))) => {
                     self.tell(1, file.size);
@@ -398,18 +412,20 @@ impl SkillFs {
         }
         let backend = self.session(&library.session()).fresh();
         backend.check_conditions(library).await?;
+        let adopted = adopt(&backend, plan, watch).await?;
         self.upload(&backend, plan, &mut published, watch).await?;
-
-        let (index, record) = self.release(&backend, plan).await?;
-        let number = record.note.number;
-        let record_key = library.release(number, &record.note.id);
-        let internal =
-            |e| Error::new(ErrorKind::Internal, "the release could not be written down").with_source(e);
-        let json = serde_json::to_vec(&record).map_err(internal)?;
-        backend
-            .put_object(&record_key, "release.json", json.into(), Condition::Absent)
-            .await
-            .map_err(|e| e.during("write a release of", library))?;
+        let (index, records) = self.release(&backend, plan, adopted).await?;
+        let number = index.release;
+        for record in &records {
+            let internal =
+                |e| Error::new(ErrorKind::Internal, "the release could not be written down").with_source(e);
+            let key = library.release(record.note.number, &record.note.id);
+            let json = serde_json::to_vec(record).map_err(internal)?;
+            backend
+                .put_object(&key, "release.json", json.into(), Condition::Absent)
+                .await
+                .map_err(|e| e.during("write a release of", library))?;
+        }
         let sizes = plan.changing().flat_map(|skill| skill.files.iter().map(|file| file.size));
         let publishing =
             Lease::claim(&backend, &plan.options.by, plan.options.lease, sizes.max().unwrap_or(0))?;
@@ -424,14 +440,19 @@ impl SkillFs {
             .with_hint("nothing of this push is visible; run it again to see what would change now"));
         };
         let committed = Instant::now();
-        let jobs = plan.changing().map(|skill| job_of(skill, &index)).collect();
-        let first = plan.base.index.is_none() && plan.skills.iter().any(|skill| !skill.live.is_empty());
+        let jobs = Jobs {
+            skills: plan.changing().map(|skill| job_of(skill, &index)).collect(),
+            categories: plan.describing().filter_map(|planned| description_job(planned, &index)).collect(),
+        };
+        // An index without a release may be just as new.
+        let first = plan.base.index.as_ref().is_none_or(|index| index.release == 0)
+            && plan.skills.iter().any(|skill| !skill.live.is_empty());
         if first {
             // A reader that found no index yet may still be listing.
             let rest = (FIRST_INDEX + Duration::from_secs(1)).saturating_sub(committed.elapsed());
             tokio::time::sleep(rest).await;
         }
-        published.changed_by_hand = self.finish(&backend, &lease, jobs, Some(plan), watch).await?;
+        published.changed_by_hand = self.finish(&backend, &lease, jobs, watch).await?;
         published.release = Some(number);
         if plan.base.unindexed {
             // What nobody published is indexed, too: catalogues are quick then.
@@ -445,7 +466,8 @@ impl SkillFs {
         Ok(published)
     }
 
-    /// Finishes what somebody began to publish and left behind. `None` when there is nothing.
+    /// Finishes what somebody began to publish and left behind. `None` when there is nothing. What was lost of it
+    /// is taken from a source that has it, where one is given.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] while somebody is at it; with `wait` it is waited for.
@@ -456,6 +478,7 @@ impl SkillFs {
         by: &str,
         lease: u64,
         wait: bool,
+        source: Option<&NewLibrary>,
         watch: PushWatch<'_>,
     ) -> Result<Option<Vec<HandEdit>>> {
         let backend = self.session(&library.session()).fresh();
@@ -479,38 +502,50 @@ impl SkillFs {
                 .max()
                 .unwrap_or(0);
             let publishing = Lease::claim(&backend, by, lease, largest)?;
-            let mut jobs = Vec::new();
+            let at_hand = contents(source);
+            let mut jobs = Jobs::default();
             for (path, skill, was) in unfinished {
                 let removing = matches!(
                     skill.managed.as_ref().map(|managed| &managed.state),
                     Some(State::Removing { .. })
                 );
-                jobs.push(Job {
+                let files = if removing { BTreeMap::new() } else { skill.files.clone() };
+                let content = files
+                    .iter()
+                    .filter_map(|(name, file)| Some((name.clone(), at_hand.get(&file.sha256)?.clone())))
+                    .collect();
+                jobs.skills.push(Job {
                     path: path.clone(),
                     file: skill.file.clone(),
-                    files: if removing { BTreeMap::new() } else { skill.files.clone() },
+                    files,
                     was: was.clone(),
                     live: BTreeMap::new(),
-                    content: BTreeMap::new(),
+                    content,
                 });
             }
-            let Some(lease) = Lease::take(&backend, library, index, Some(&etag), publishing, lease).await?
-            else {
-                continue;
-            };
-            // Only now nobody else writes there.
-            let looks: Vec<_> = jobs.iter().map(|job| live_objects(&backend, library, &job.path)).collect();
-            let looks: Vec<_> = match stream::iter(looks).buffered(AT_ONCE).try_collect().await {
-                Ok(looks) => looks,
-                Err(error) => {
-                    lease.give_up().await;
-                    return Err(error);
-                }
-            };
-            for (job, live) in jobs.iter_mut().zip(looks) {
-                job.live = live;
+            for (path, category) in &index.categories {
+                let Some(pending) = &category.pending else { continue };
+                let file = IndexedFile { size: pending.size, etag: String::new(), sha256: pending.sha256 };
+                let content =
+                    at_hand.get(&pending.sha256).map(|content| (DESCRIPTION.to_owned(), content.clone()));
+                jobs.categories.push(Job {
+                    path: path.clone(),
+                    file: DESCRIPTION.to_owned(),
+                    files: BTreeMap::from([(DESCRIPTION.to_owned(), file)]),
+                    was: pending.was.iter().map(|etag| (DESCRIPTION.to_owned(), etag.clone())).collect(),
+                    live: BTreeMap::new(),
+                    content: content.into_iter().collect(),
+                });
             }
-            return self.finish(&backend, &lease, jobs, None, watch).await.map(Some);
+            restore(&backend, library, &jobs).await?;
+            let taken = Lease::take(&backend, library, index, Some(&etag), publishing, lease).await?;
+            let Some(lease) = taken else { continue };
+            // Only now nobody else writes there.
+            if let Err(error) = look(&backend, library, &mut jobs).await {
+                lease.give_up().await;
+                return Err(error);
+            }
+            return self.finish(&backend, &lease, jobs, watch).await.map(Some);
         }
     }
 
@@ -524,13 +559,15 @@ impl SkillFs {
     ) -> Result<()> {
         let library = &plan.library;
         let mut wanted: BTreeMap<Sha256, (String, &NewFile)> = BTreeMap::new();
-        for skill in plan.changing().chain(&plan.categories) {
+        for skill in plan.changing().chain(plan.describing()) {
             for file in skill.new.iter().flat_map(|new| &new.files) {
                 wanted.entry(file.sha256).or_insert_with(|| (format!("{}/{}", skill.path, file.name), file));
             }
         }
         let there = stored(backend, library, wanted.keys().copied().collect()).await?;
-        wanted.retain(|sha256, (_, file)| there.get(sha256) != Some(&file.size));
+        // Who overwrites does not trust what is there; but what is nowhere else stays.
+        let trusted = |file: &NewFile| !plan.options.overwrite || matches!(file.content, NewContent::Blob);
+        wanted.retain(|sha256, (_, file)| there.get(sha256) != Some(&file.size) || !trusted(file));
         let total = (wanted.len() as u64, wanted.values().map(|(_, file)| file.size).sum());
         let work = Work::new(backend, library, "uploading", total, watch);
         let uploads: Vec<_> = wanted
@@ -546,7 +583,12 @@ impl SkillFs {
     }
 
     /// The index and the record of the release that a plan makes.
-    async fn release(&self, backend: &S3Backend, plan: &Plan) -> Result<(Index, ReleaseRecord)> {
+    async fn release(
+        &self,
+        backend: &S3Backend,
+        plan: &Plan,
+        adopted: Recorded,
+    ) -> Result<(Index, Vec<ReleaseRecord>)> {
         let at = seconds(backend.server_time());
         let mut index = plan
             .base
@@ -554,6 +596,16 @@ impl SkillFs {
             .clone()
             .unwrap_or_else(|| Index::new(String::new(), BTreeMap::new(), BTreeMap::new()));
         index.id = WriteId::fresh()?;
+        let mut records = Vec::new();
+        if !adopted.is_empty() {
+            // What nobody published is about to be changed: it can be gone back to.
+            index.release += 1;
+            let mut record = record_of(&index, plan, at, index.release)?;
+            record.note.source = format!("as it lay there before release {}", index.release + 1);
+            record.skills.extend(adopted);
+            index.releases.push(record.note.clone());
+            records.push(record);
+        }
         index.release += 1;
         let number = index.release;
         for skill in plan.changing() {
@@ -588,40 +640,26 @@ impl SkillFs {
             index.skills.insert(new.path.clone(), skill);
         }
         self.tell_heads(backend, plan, &mut index).await?;
-        let count = |action| plan.count(action);
-        let note = ReleaseNote {
-            number,
-            id: index.id.clone(),
-            at,
-            by: plan.options.by.clone(),
-            source: plan.options.source.clone(),
-            created: count(Action::Create),
-            updated: count(Action::Update),
-            deleted: count(Action::Delete),
-        };
-        index.releases.push(note.clone());
-        let recorded = |file: &IndexedFile| RecordedFile { size: file.size, sha256: file.sha256 };
-        let managed = index.skills.iter().filter(|(_, skill)| {
-            let state = skill.managed.as_ref().map(|managed| &managed.state);
-            matches!(state, Some(State::Published | State::Pending { .. }))
-        });
-        let skills = managed
-            .map(|(path, skill)| {
-                let files = skill.files.iter().map(|(name, file)| (name.clone(), recorded(file)));
-                (path.clone(), files.collect())
-            })
-            .collect();
-        let mut categories: BTreeMap<_, _> = index
-            .categories
-            .iter()
-            .map(|(path, category)| (path.clone(), recorded(&category.file)))
-            .collect();
-        for planned in &plan.categories {
-            if let Some((path, file)) = described(planned) {
-                categories.insert(path.to_owned(), RecordedFile { size: file.size, sha256: file.sha256 });
-            }
+        for planned in plan.describing() {
+            let Some((path, file)) = described(planned) else { continue };
+            let was = planned.live.get(DESCRIPTION).and_then(|meta| meta.etag.clone());
+            let pending = PendingDescription { size: file.size, sha256: file.sha256, was };
+            let category = index.categories.entry(path.to_owned()).or_insert_with(|| IndexedCategory {
+                file: IndexedFile { size: file.size, etag: String::new(), sha256: file.sha256 },
+                description: None,
+                published: false,
+                pending: None,
+            });
+            category.pending = Some(pending);
         }
-        Ok((index, ReleaseRecord { note, skills, categories }))
+        let mut record = record_of(&index, plan, at, number)?;
+        record.note.id.clone_from(&index.id);
+        record.note.created = plan.count(Action::Create);
+        record.note.updated = plan.count(Action::Update);
+        record.note.deleted = plan.count(Action::Delete);
+        index.releases.push(record.note.clone());
+        records.push(record);
+        Ok((index, records))
     }
 
     /// What the heads of new skill files say: readers of the index see what readers of the files do.
@@ -654,42 +692,53 @@ impl SkillFs {
         &self,
         backend: &S3Backend,
         lease: &Lease<'_>,
-        jobs: Vec<Job>,
-        plan: Option<&Plan>,
+        jobs: Jobs,
         watch: PushWatch<'_>,
     ) -> Result<Vec<HandEdit>> {
-        let done = match self.mirror(backend, lease, jobs, plan, watch).await {
-            Ok(done) => done,
+        let done = async {
+            let (jobs, categories) = self.mirror(backend, lease, jobs, watch).await?;
+            let mut by_hand: Vec<_> = jobs.iter().flat_map(|job| job.by_hand.iter().cloned()).collect();
+            for (path, category) in &categories {
+                if category.is_none() {
+                    by_hand.push(HandEdit { path: format!("{path}/{DESCRIPTION}") });
+                }
+            }
+            lease
+                .finish(|index| {
+                    for job in &jobs {
+                        settle(index, job);
+                    }
+                    for (path, category) in &categories {
+                        settle_description(index, path, category.as_ref());
+                    }
+                })
+                .await?;
+            Ok(by_hand)
+        };
+        match done.await {
+            Ok(by_hand) => Ok(by_hand),
             Err(error) => {
                 lease.give_up().await;
-                return Err(error.with_hint(
-                    "the release is committed, and readers see it; run the push again to write the rest of its files",
-                ));
+                let error: Error = error;
+                let hint = "the release is committed, and readers see it; run the push again to write the rest of its files";
+                Err(match error.hint() {
+                    Some(said) => {
+                        let both = format!("{said}; {hint}");
+                        error.with_hint(both)
+                    }
+                    None => error.with_hint(hint),
+                })
             }
-        };
-        let (jobs, categories) = done;
-        let by_hand = jobs.iter().flat_map(|job| job.by_hand.iter().cloned()).collect();
-        lease
-            .finish(|index| {
-                for job in &jobs {
-                    settle(index, job);
-                }
-                for (path, category) in &categories {
-                    index.categories.insert(path.clone(), category.clone());
-                }
-            })
-            .await?;
-        Ok(by_hand)
+        }
     }
 
     async fn mirror(
         &self,
         backend: &S3Backend,
         lease: &Lease<'_>,
-        jobs: Vec<Job>,
-        plan: Option<&Plan>,
+        jobs: Jobs,
         watch: PushWatch<'_>,
-    ) -> Result<(Vec<JobDone>, Vec<(String, IndexedCategory)>)> {
+    ) -> Result<(Vec<JobDone>, Vec<(String, Option<IndexedCategory>)>)> {
         let open = |job: &Job| {
             let differs = |(name, file): &(&String, &IndexedFile)| {
                 job.live.get(*name).and_then(|meta| meta.etag.as_deref()) != Some(file.etag.as_str())
@@ -700,13 +749,13 @@ impl SkillFs {
             }
             (files, bytes)
         };
-        let total = jobs.iter().map(open).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let total = jobs.skills.iter().map(open).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let work = Work::new(backend, lease.library(), "publishing", total, watch);
         let mut categories = Vec::new();
-        for planned in plan.iter().flat_map(|plan| &plan.categories) {
-            categories.extend(write_category(&work, lease, planned).await?);
+        for job in &jobs.categories {
+            categories.push((job.path.clone(), write_category(&work, lease, job).await?));
         }
-        let writes: Vec<_> = jobs.into_iter().map(|job| work.mirror(lease, job)).collect();
+        let writes: Vec<_> = jobs.skills.into_iter().map(|job| work.mirror(lease, job)).collect();
         let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
         let (mut done, mut failed) = (Vec::new(), None);
         // One that fails does not stop the others: they may as well be done.
@@ -763,24 +812,166 @@ fn described(planned: &PlannedSkill) -> Option<(&str, &NewFile)> {
     Some((&new.path, new.files.first()?))
 }
 
-/// One object: it is the old one or the new one, and needs no release.
-async fn write_category(
-    work: &Work<'_>,
-    lease: &Lease<'_>,
-    planned: &PlannedSkill,
-) -> Result<Option<(String, IndexedCategory)>> {
-    let Some((path, file)) = described(planned) else { return Ok(None) };
-    let relative = format!("{path}/DESCRIPTION.md");
-    let (location, key) = work.library.file(&relative)?;
-    let bytes = work.content(&relative, file.sha256, &file.content).await?;
-    let live = planned.live.get("DESCRIPTION.md").and_then(|meta| meta.etag.clone());
-    let condition = live.map_or(Condition::Absent, |etag| Condition::Version { etag, known: None });
-    lease.hold().await?;
-    let put = work.backend.put_object(&key, "DESCRIPTION.md", bytes.clone(), condition).await;
-    let Some(Some(etag)) = put.map_err(|e| e.during("publish", &location))? else { return Ok(None) };
-    let description = (file.size <= MAX_DESCRIPTION).then(|| read_description(&bytes, true)).flatten();
+/// The description of a category, from a plan.
+fn description_job(planned: &PlannedSkill, index: &Index) -> Option<Job> {
+    let (path, file) = described(planned)?;
+    let pending = index.categories.get(path)?.pending.as_ref()?;
+    let indexed = IndexedFile { size: file.size, etag: String::new(), sha256: file.sha256 };
+    Some(Job {
+        path: path.to_owned(),
+        file: DESCRIPTION.to_owned(),
+        files: BTreeMap::from([(DESCRIPTION.to_owned(), indexed)]),
+        was: pending.was.iter().map(|etag| (DESCRIPTION.to_owned(), etag.clone())).collect(),
+        live: planned.live.clone(),
+        content: BTreeMap::from([(DESCRIPTION.to_owned(), file.content.clone())]),
+    })
+}
+
+/// One object: it is the old one or the new one. `None` when somebody changed it meanwhile.
+async fn write_category(work: &Work<'_>, lease: &Lease<'_>, job: &Job) -> Result<Option<IndexedCategory>> {
+    let Some(file) = job.files.get(DESCRIPTION) else { return Ok(None) };
+    let (_, etag) = work.mirror_file(lease, job, DESCRIPTION, file).await?;
+    let Some(etag) = etag else { return Ok(None) };
+    let content = job.content.get(DESCRIPTION).unwrap_or(&NewContent::Blob);
+    let description = match file.size <= MAX_DESCRIPTION {
+        true => read_description(&work.content(&job.path, file.sha256, content).await?, true),
+        false => None,
+    };
     let file = IndexedFile { size: file.size, etag, sha256: file.sha256 };
-    Ok(Some((path.to_owned(), IndexedCategory { file, description })))
+    Ok(Some(IndexedCategory { file, description, published: true, pending: None }))
+}
+
+/// Writes into an index what became of the description of a category.
+fn settle_description(index: &mut Index, path: &str, category: Option<&IndexedCategory>) {
+    match category {
+        Some(category) => {
+            index.categories.insert(path.to_owned(), category.clone());
+        }
+        None => {
+            if let Some(known) = index.categories.get_mut(path) {
+                known.pending = None;
+            }
+            // Nothing is known of what lies there.
+            index.categories.retain(|_, known| !(known.file.etag.is_empty() && known.pending.is_none()));
+        }
+    }
+}
+
+/// What is published as an index has it, as a release.
+fn record_of(index: &Index, plan: &Plan, at: u64, number: u64) -> Result<ReleaseRecord> {
+    let note = ReleaseNote {
+        number,
+        id: WriteId::fresh()?,
+        at,
+        by: plan.options.by.clone(),
+        source: plan.options.source.clone(),
+        created: 0,
+        updated: 0,
+        deleted: 0,
+    };
+    let recorded = |file: &IndexedFile| RecordedFile { size: file.size, sha256: file.sha256 };
+    let managed = index.skills.iter().filter(|(_, skill)| {
+        let state = skill.managed.as_ref().map(|managed| &managed.state);
+        matches!(state, Some(State::Published | State::Pending { .. }))
+    });
+    let files = |skill: &IndexedSkill| {
+        skill.files.iter().map(|(name, file)| (name.clone(), recorded(file))).collect()
+    };
+    let skills = managed.map(|(path, skill)| (path.clone(), files(skill))).collect();
+    let described = |category: &IndexedCategory| match &category.pending {
+        Some(pending) => RecordedFile { size: pending.size, sha256: pending.sha256 },
+        None => recorded(&category.file),
+    };
+    // Of what was only indexed there is no blob.
+    let published = index.categories.iter().filter(|(_, known)| known.published || known.pending.is_some());
+    let categories = published.map(|(path, category)| (path.clone(), described(category))).collect();
+    Ok(ReleaseRecord { note, skills, categories })
+}
+
+/// Contents of a source, by their digests.
+fn contents(source: Option<&NewLibrary>) -> BTreeMap<Sha256, NewContent> {
+    let Some(source) = source else { return BTreeMap::new() };
+    let files = source.skills.iter().flat_map(|skill| &skill.files).chain(source.categories.values());
+    files.map(|file| (file.sha256, file.content.clone())).collect()
+}
+
+/// Blobs that were lost are written anew, from what is at hand.
+async fn restore(backend: &S3Backend, library: &Library, jobs: &Jobs) -> Result<()> {
+    let mut wanted = BTreeMap::new();
+    for job in jobs.skills.iter().chain(&jobs.categories) {
+        for (name, file) in &job.files {
+            if let Some(content) = job.content.get(name) {
+                let (size, sha256) = (file.size, file.sha256);
+                wanted.insert(sha256, NewFile { name: name.clone(), size, sha256, content: content.clone() });
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let there = stored(backend, library, wanted.keys().copied().collect()).await?;
+    let silent = |_: PushProgress| ();
+    let work = Work::new(backend, library, "", (0, 0), &silent);
+    for (sha256, file) in &wanted {
+        if !there.contains_key(sha256) {
+            work.blob(&file.name, file, None).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What lies where the jobs are to write.
+async fn look(backend: &S3Backend, library: &Library, jobs: &mut Jobs) -> Result<()> {
+    let looks: Vec<_> = jobs.skills.iter().map(|job| live_objects(backend, library, &job.path)).collect();
+    let looks: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
+    for (job, live) in jobs.skills.iter_mut().zip(looks) {
+        job.live = live;
+    }
+    for job in &mut jobs.categories {
+        let (_, key) = library.file(&format!("{}/{DESCRIPTION}", job.path))?;
+        let there = backend.object_meta(key.key()).await?;
+        job.live = there.map(|meta| (DESCRIPTION.to_owned(), meta)).into_iter().collect();
+    }
+    Ok(())
+}
+
+/// Keeps what nobody published and is about to be changed or deleted, as blobs.
+async fn adopt(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>) -> Result<Recorded> {
+    let library = &plan.library;
+    let found = plan.changing().filter(|skill| !skill.kept && file_of(skill.live.keys()).is_some());
+    let files: Vec<_> = found
+        .flat_map(|skill| skill.live.iter().map(|(name, meta)| (skill.path.as_str(), name.as_str(), meta)))
+        .collect();
+    let total = (files.len() as u64, files.iter().map(|(_, _, meta)| meta.size).sum());
+    if files.is_empty() {
+        return Ok(Recorded::new());
+    }
+    let work = Work::new(backend, library, "keeping", total, watch);
+    let work = &work;
+    let reads: Vec<_> = files
+        .into_iter()
+        .map(|(path, name, meta)| async move {
+            let _room = work.room(meta.size).await?;
+            let (location, key) = library.file(&format!("{path}/{name}"))?;
+            let found = backend.object(key.key()).await.map_err(|e| e.during("read", &location))?;
+            let Some((_, bytes)) = found.filter(|(now, _)| now.etag == meta.etag) else {
+                return Err(Error::new(ErrorKind::Conflict, format!("`{location}` was changed meanwhile"))
+                    .at(&location)
+                    .with_hint("nothing was published; run it again to see what would change now"));
+            };
+            let sha256 = Sha256::of(&bytes);
+            let put = backend.put_object(&library.blob(sha256), name, bytes, Condition::Always).await;
+            put.map_err(|e| e.during("keep", &location))?;
+            work.tell(1, meta.size);
+            Ok((path.to_owned(), name.to_owned(), RecordedFile { size: meta.size, sha256 }))
+        })
+        .collect();
+    let kept: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut recorded = Recorded::new();
+    for (path, name, file) in kept {
+        recorded.entry(path).or_default().insert(name, file);
+    }
+    Ok(recorded)
 }
 
 /// The file among these that makes a directory a skill.

@@ -169,13 +169,13 @@ impl SkillFs {
         let before = self.verify(library, read, watch).await?;
         let needs = |codes: &[&str]| before.problems.iter().any(|problem| codes.contains(&problem.code));
         if needs(&["interrupted"]) {
-            self.resume(library, by, lease, false, watch).await?;
+            self.resume(library, by, lease, false, None, watch).await?;
         }
         if needs(&["missing-blob", "damaged-blob"]) {
             self.restore_blobs(library, &before).await?;
         }
         if needs(&["no-index", "bad-index", "not-indexed", "changed-by-hand", "not-there", "interrupted"]) {
-            self.write_index(library).await?;
+            self.accept_library(library).await?;
         }
         let mut after = self.verify(library, read, watch).await?;
         for problem in before.problems {

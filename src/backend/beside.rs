@@ -133,7 +133,10 @@ impl S3Backend {
         self.store().is_known()
     }
 
-    /// Copies an object, on the server. As [`S3Backend::put_object`]; `None` also when there is nothing to copy.
+    /// Copies an object, on the server. As [`S3Backend::put_object`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is nothing to copy.
     pub(crate) async fn copy_object(
         &self,
         source: &ObjectKey,
@@ -141,7 +144,9 @@ impl S3Backend {
         name: &str,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let Some(seen) = self.store().look(source).await? else { return Ok(None) };
+        let Some(seen) = self.store().look(source).await? else {
+            return Err(Error::new(ErrorKind::NotFound, "what was to be copied is not there"));
+        };
         let id = WriteId::new()?;
         let properties = new_properties(name, &id);
         let pieces: Vec<PartSource> = self.copied(source, &seen)?;
@@ -175,9 +180,9 @@ impl S3Backend {
         self.store().server_time()
     }
 
-    /// How long a request that sends so many bytes may be on its way.
-    pub(crate) fn longest_request(&self, bytes: u64) -> std::time::Duration {
-        self.store().longest_request(bytes)
+    /// How long writing so many bytes may take, with all attempts.
+    pub(crate) fn longest_write(&self, bytes: u64) -> std::time::Duration {
+        self.store().longest_write(bytes)
     }
 
     /// Sessions of this process see at once what has changed in the session's libraries.

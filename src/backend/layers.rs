@@ -471,7 +471,6 @@ impl S3Backend {
             match self.ask_index_once(scope, known.clone()).await {
                 // Written while it was being read.
                 Err(error) if error.kind() == ErrorKind::Conflict && tries < ATTEMPTS => tries += 1,
-                Err(error) if error.kind() == ErrorKind::Conflict => return Ok(None),
                 done => return done,
             }
         }
@@ -490,10 +489,9 @@ impl S3Backend {
             Ok(Fetched::Found { meta, body, .. }) => (meta, body),
             Ok(Fetched::Unchanged) => return Ok(known),
             Ok(Fetched::Missing | Fetched::BehindTheEnd | Fetched::Changed) => return Ok(None),
-            // A session may be allowed to see its skills and not what lies beside them; and whatever else is
-            // wrong with this one object, the library does without it. When the storage is out of reach, the
-            // listing says so.
-            Err(error) if !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Throttled) => {
+            // A session may be allowed to see its skills and not what lies beside them. Any other failure is one:
+            // without the index nobody could tell what is being published.
+            Err(error) if error.kind() == ErrorKind::Denied => {
                 tracing::warn!(key = key.as_str(), "the catalogue index cannot be read: {error}");
                 return Ok(None);
             }
@@ -506,12 +504,7 @@ impl S3Backend {
             let mut bytes = Vec::new();
             match body.collect(self.store(), &mut bytes).await {
                 Ok(()) => parse(bytes).await,
-                Err(error) if error.kind() == ErrorKind::Conflict => return Err(during(error, scope)),
-                // Without it the library is read all the same.
-                Err(error) => {
-                    tracing::warn!(key = key.as_str(), "the catalogue index cannot be read: {error}");
-                    return Ok(None);
-                }
+                Err(error) => return Err(during(error, scope)),
             }
         };
         let index = index

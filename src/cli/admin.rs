@@ -16,6 +16,10 @@ use crate::mount::Library;
 use crate::skill::{LocalSkill, check_folder};
 
 pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output) -> Result<ExitCode> {
+    if global.read_only && changes(&command) {
+        return Err(Error::new(ErrorKind::ReadOnly, "`--read-only` allows no changes")
+            .with_hint("run it without `--read-only`"));
+    }
     match command {
         AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
         AdminCommand::Index => index(global, output).await,
@@ -32,8 +36,8 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         AdminCommand::Pull { target, category, overwrite } => {
             libraries::pull(global, target, category, overwrite, output).await
         }
-        AdminCommand::Export { target, category } => {
-            libraries::export(global, target, category, output).await
+        AdminCommand::Export { target, category, overwrite } => {
+            libraries::export(global, target, category, overwrite, output).await
         }
         AdminCommand::Verify { repair, quick, lease } => {
             libraries::verify(global, repair, quick, lease, output).await
@@ -42,6 +46,27 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         AdminCommand::List => libraries::list(global, output).await,
         AdminCommand::Stats => libraries::stats(global, output).await,
         AdminCommand::Prune => libraries::prune(global, output).await,
+    }
+}
+
+/// Whether a command changes something in the bucket.
+fn changes(command: &AdminCommand) -> bool {
+    match command {
+        AdminCommand::Push(args) => !args.how.dry_run,
+        AdminCommand::Import(args) => args.into.is_none() && !args.how.dry_run,
+        AdminCommand::Rollback { how, .. } | AdminCommand::Pin { how, .. } | AdminCommand::Rm { how, .. } => {
+            !how.dry_run
+        }
+        AdminCommand::Verify { repair, .. } => *repair,
+        AdminCommand::Unpin { .. } | AdminCommand::Prune | AdminCommand::Index => true,
+        AdminCommand::Validate { .. }
+        | AdminCommand::Init { .. }
+        | AdminCommand::Diff(_)
+        | AdminCommand::Pull { .. }
+        | AdminCommand::Export { .. }
+        | AdminCommand::Releases
+        | AdminCommand::List
+        | AdminCommand::Stats => false,
     }
 }
 

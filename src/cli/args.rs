@@ -428,6 +428,9 @@ pub(super) enum AdminCommand {
         /// Only this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
+        /// Replace a file that is there
+        #[arg(long)]
+        overwrite: bool,
     },
 
     /// Compare what is in a library with its index and its digests; exit with 1 when something is wrong

@@ -257,6 +257,7 @@ pub(super) async fn export(
     global: &Global,
     target: PathBuf,
     category: Option<String>,
+    overwrite: bool,
     output: &Output,
 ) -> Result<ExitCode> {
     let library = library(global)?;
@@ -275,8 +276,18 @@ pub(super) async fn export(
         let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
         let exported = write_archive(&skills, format, &mut temporary)?;
-        temporary.persist(&file).map_err(|e| failed(e.error))?;
-        Ok(exported)
+        let kept = match overwrite {
+            true => temporary.persist(&file),
+            false => temporary.persist_noclobber(&file),
+        };
+        match kept {
+            Ok(_) => Ok(exported),
+            Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Err(Error::new(ErrorKind::AlreadyExists, format!("`{shown}` is there already"))
+                    .with_hint("choose another name, or say `--overwrite`"))
+            }
+            Err(e) => Err(failed(e.error)),
+        }
     })
     .await?;
     let count = plural(exported.skills.len() as u64, "skill", "skills");

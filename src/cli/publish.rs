@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::UserId;
 use crate::mount::Library;
 use crate::source::{
-    Existing, ImportOptions, Imported, Layout, PROVENANCE_FILE, Provenance, Source, SourceFile,
+    Existing, ImportOptions, Imported, Layout, PROVENANCE_FILE, Provenance, SkillFiles, Source, SourceFile,
     SourceOptions, TrustTier, import, write_folder,
 };
 
@@ -42,11 +42,16 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     }
     let library = library(global)?;
     let fs = connect(global, !args.how.dry_run, output).await?;
-    let work = Work { fs: &fs, library: &library, how: &args.how, yes: global.yes, output };
+    let work =
+        Work { fs: &fs, source: Some(&new), library: &library, how: &args.how, yes: global.yes, output };
     work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
 }
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
+    if args.users.is_some() {
+        return Err(Error::new(ErrorKind::InvalidInput, "`diff` compares with one library")
+            .with_hint("for many users: `admin push --users FILE --dry-run`"));
+    }
     let (source, new) = read(&args, output).await?;
     let options = options(&args.how, &source, args.delete, args.category.clone());
     let library = library(global)?;
@@ -60,7 +65,7 @@ pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &O
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("rollback to release {release}"));
-    let work = Work { fs: &fs, library: &library, how: &how, yes: global.yes, output };
+    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
     work.publish(&options, |fs| Box::pin(fs.plan_rollback(&library, release, &options))).await
 }
 
@@ -77,7 +82,7 @@ pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output)
     let path = path.trim_matches('/');
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
-    let work = Work { fs: &fs, library: &library, how: &how, yes: global.yes, output };
+    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
     let plan = fs.plan_skill_at(&library, path, release, &options).await?;
     // Pinned already: then it is there.
     if plan.count(Action::Pinned) == 0 && (plan.changes() || plan.count(Action::Refused) > 0) {
@@ -129,7 +134,7 @@ pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &
     }
     let options = PushOptions { delete: true, ..options_of(&how, "rm".to_owned()) };
     let new = NewLibrary::nothing_but(skills);
-    let work = Work { fs: &fs, library: &library, how: &how, yes: global.yes, output };
+    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
     work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
 }
 
@@ -142,8 +147,7 @@ pub(super) async fn take(global: &Global, args: Import, output: &Output) -> Resu
     };
     let place = args.source.clone();
     let source_options = source_options(&args.place, args.category.clone())?;
-    let (translate, scripts, dangerous) =
-        (args.translate_tools, args.with_scripts, args.accept_dangerous || global.yes);
+    let (translate, scripts, dangerous) = (args.translate_tools, args.with_scripts, args.accept_dangerous);
     let mut imported = blocking(move || {
         let source = Source::open(&place, &source_options)?;
         let confirm = |skill: &str, capabilities: &[String]| {
@@ -176,7 +180,8 @@ pub(super) async fn take(global: &Global, args: Import, output: &Output) -> Resu
         None => format!("import {}", imported.origin.location),
     };
     let options = options_of(&args.how, source);
-    let work = Work { fs: &fs, library: &library, how: &args.how, yes: global.yes, output };
+    let work =
+        Work { fs: &fs, source: Some(&new), library: &library, how: &args.how, yes: global.yes, output };
     work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
 }
 
@@ -209,7 +214,10 @@ async fn write_imported(
     let target = folder.to_owned();
     let refused = imported.refused.len();
     let written = blocking(move || {
-        let skills: Vec<_> = imported.skills.iter().map(|skill| skill.skill.clone()).collect();
+        let mut skills: Vec<_> = imported.skills.iter().map(|skill| skill.skill.clone()).collect();
+        for category in &imported.categories {
+            skills.push(SkillFiles::new(&category.path, vec![category.file.clone()])?);
+        }
         let existing = if overwrite { Existing::Replace } else { Existing::Refuse };
         write_folder(&skills, &target, existing)
     })
@@ -252,6 +260,8 @@ fn tell_imported(imported: &Imported, output: &Output) {
 /// What all changes of a library share: plan, ask, publish, tell.
 struct Work<'w> {
     fs: &'w SkillFs,
+    /// What is published, where that is at hand.
+    source: Option<&'w NewLibrary>,
     library: &'w Library,
     how: &'w How,
     yes: bool,
@@ -325,7 +335,9 @@ impl Work<'_> {
         let progress = self.output.transfer();
         let resumed = self
             .fs
-            .resume(self.library, &options.by, options.lease, ours || self.how.wait, &|at| progress.tell(at))
+            .resume(self.library, &options.by, options.lease, ours || self.how.wait, self.source, &|at| {
+                progress.tell(at);
+            })
             .await;
         progress.finish();
         if resumed?.is_some() {
@@ -363,6 +375,12 @@ async fn push_to_users(
     for (user, result) in &results {
         match result {
             Ok((plan, published)) => {
+                for edit in published.iter().flat_map(|published| &published.changed_by_hand) {
+                    output.note(&format!(
+                        "{user}: `{}` was changed by hand meanwhile, and was left so",
+                        edit.path
+                    ));
+                }
                 refused += plan.count(Action::Refused);
                 if plan.changes() {
                     changed += 1;
@@ -446,9 +464,9 @@ async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
         Ok((name, source.skipped.clone(), new.keeping(source)))
     })
     .await?;
-    for skipped in &skipped {
-        let word = if skipped.refused { "refused" } else { "left out" };
-        output.note(&format!("{}: {word}: {}", skipped.path, skipped.reason));
+    // What was refused stands in the plan.
+    for skipped in skipped.iter().filter(|skipped| !skipped.refused) {
+        output.note(&format!("{}: left out: {}", skipped.path, skipped.reason));
     }
     Ok((source, new))
 }
@@ -614,7 +632,14 @@ fn counts(plan: &Plan) -> String {
 }
 
 fn summary(published: &Published, library: &Library) -> String {
-    let Some(release) = published.release else { return format!("{library} is up to date") };
+    let Some(release) = published.release else {
+        return match (published.refused, published.pinned) {
+            (0, 0) => format!("{library} is up to date"),
+            (refused, pinned) => {
+                format!("nothing was published to {library}: {refused} refused, {pinned} pinned")
+            }
+        };
+    };
     let mut parts = Vec::new();
     for (count, word) in [
         (published.created, "created"),

@@ -45,13 +45,15 @@ struct Done<'u> {
 }
 
 impl S3Backend {
-    /// Makes the index of the library that a listing found. The session has this one library.
+    /// Makes the index of the library that a listing found. The session has this one library. What was changed by
+    /// hand since it was published becomes an ordinary skill when that is accepted.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when a file was changed meanwhile.
     pub(crate) async fn make_index(
         &self,
         union: &Union,
+        accept: bool,
         watch: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<(Index, Made)> {
         let tasks = tasks(union);
@@ -81,7 +83,8 @@ impl S3Backend {
                         union.indexed_category(task.directory).and_then(|known| known.description.clone())
                     }
                 };
-                categories.insert(task.directory.to_owned(), IndexedCategory { file, description });
+                let category = IndexedCategory { file, description, published: false, pending: None };
+                categories.insert(task.directory.to_owned(), category);
                 continue;
             };
             let skill = skills.entry(path.to_owned()).or_insert_with(|| IndexedSkill {
@@ -105,7 +108,7 @@ impl S3Backend {
         }
         let mut index = Index::new(WriteId::new()?.as_str().to_owned(), categories, skills);
         if let Some(known) = union.index(0) {
-            carry_over(union, known, &mut index);
+            carry_over(union, known, accept, &mut index);
         }
         let skills = &index.skills;
         let made = Made { skills: skills.len() as u64, files: total, read: read.load(Ordering::Relaxed) };
@@ -179,21 +182,41 @@ impl S3Backend {
     }
 }
 
-/// Releases and all that belongs to them stay as they are. A published skill that was changed by hand is none
-/// any more.
-fn carry_over(union: &Union, known: &Index, index: &mut Index) {
+/// Releases and all that belongs to them stay as they are. A published skill that was changed by hand stays known
+/// as published, so that no push overwrites it unasked; unless that is accepted: then it is an ordinary one.
+fn carry_over(union: &Union, known: &Index, accept: bool, index: &mut Index) {
     index.release = known.release;
     index.releases.clone_from(&known.releases);
     index.pins.clone_from(&known.pins);
     index.publishing.clone_from(&known.publishing);
+    for (path, category) in &known.categories {
+        // What is about to be written there is not ours to forget; nor is it ours to accept what was changed.
+        let made = index.categories.get_mut(path);
+        match made {
+            Some(made) if made.file == category.file => {
+                (made.published, made.pending) = (category.published, category.pending.clone());
+            }
+            Some(made) if category.pending.is_some() || (category.published && !accept) => {
+                *made = category.clone();
+            }
+            None if category.pending.is_some() => {
+                index.categories.insert(path.clone(), category.clone());
+            }
+            _ => {}
+        }
+    }
     for (path, skill) in &known.skills {
         let Some(managed) = &skill.managed else { continue };
-        if managed.state != State::Published {
-            index.skills.insert(path.clone(), skill.clone());
-        } else if let Some(made) = index.skills.get_mut(path)
-            && union.files_in(path).all(|(_, file)| file.release.is_some())
-        {
-            made.managed = Some(managed.clone());
+        let unchanged =
+            union.skill(path).is_some() && union.files_in(path).all(|(_, file)| file.release.is_some());
+        match index.skills.get_mut(path) {
+            Some(made) if managed.state == State::Published && unchanged => {
+                made.managed = Some(managed.clone());
+            }
+            _ if managed.state == State::Published && accept => {}
+            _ => {
+                index.skills.insert(path.clone(), skill.clone());
+            }
         }
     }
 }

@@ -76,16 +76,16 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
         let path = paths.get(&entry.name).cloned().unwrap_or_else(|| entry.name.clone());
         let path = options.category.as_ref().map_or(path.clone(), |category| join(category, &path));
         if !is_name(&entry.name) || check_name(&path).is_err() {
-            source.refuse(shorten(&entry.name), "the index gives it a name that no skill can have");
+            source.refuse(shorten(&entry.name), &path, "the index gives it a name that no skill can have");
             continue;
         }
         if overlapping(&taken, &path).is_some() {
-            source.refuse(&entry.name, format!("another skill has the path `{path}`"));
+            source.refuse(&entry.name, &path, format!("another skill has the path `{path}`"));
             continue;
         }
         let local = entry.url.strip_prefix(&format!("/{FOLDER}/")).unwrap_or(&entry.url);
         if local.contains(':') || local.starts_with('/') || check_name(local).is_err() {
-            source.refuse(&entry.name, format!("it lies elsewhere, at `{}`", shorten(&entry.url)));
+            source.refuse(&entry.name, &path, format!("it lies elsewhere, at `{}`", shorten(&entry.url)));
             continue;
         }
         let file = scan
@@ -117,9 +117,9 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
             }
         };
         taken.insert(path.clone());
-        match files.and_then(|files| skill_of(path, &root.join(FOLDER), files)) {
+        match files.and_then(|files| skill_of(path.clone(), &root.join(FOLDER), files)) {
             Ok(skill) => source.skills.push(skill),
-            Err(why) => source.refuse(&entry.name, why),
+            Err(why) => source.refuse(&entry.name, &path, why),
         }
     }
     Ok(())

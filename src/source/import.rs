@@ -174,7 +174,10 @@ fn decide<'s>(
     if !dangerous.is_empty() && !options.accept_dangerous {
         let agreed = options.confirm.is_some_and(|confirm| confirm(&skill.path, &dangerous));
         if !agreed {
-            let reason = format!("it requires {}, and nobody agreed to that", dangerous.join(", "));
+            let reason = format!(
+                "it requires {}, and nobody agreed to that; `--accept-dangerous` does",
+                dangerous.join(", ")
+            );
             return refuse(reason, dangerous);
         }
     }
@@ -214,9 +217,21 @@ fn decide<'s>(
         }
         files.push(file.clone());
     }
+    // Looked at in a local folder first: where it came from is worth knowing, though anybody could write it.
+    let earlier = match origin.kind {
+        OriginKind::Folder => skill.files.iter().find(|file| file.name == PROVENANCE_FILE),
+        OriginKind::Archive | OriginKind::Git => None,
+    };
+    let earlier = earlier.and_then(|file| Provenance::parse(&file.read().ok()?).ok());
+    let claimed = |earlier: Provenance| match (earlier.claimed_source, earlier.commit) {
+        (Some(claimed), _) => claimed,
+        (None, Some(commit)) => format!("{} at {commit}", earlier.source),
+        (None, None) => earlier.source,
+    };
     let provenance = Provenance {
         source: source_name(origin),
         commit: origin.commit.clone(),
+        claimed_source: earlier.map(claimed),
         category: skill.path.rsplit_once('/').map(|(category, _)| category.to_owned()),
         installed_at: format_time(options.installed_at),
         translated_tools: translated.into_iter().collect(),

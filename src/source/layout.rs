@@ -117,7 +117,7 @@ pub(super) fn read(
             Some(category) => join(category, &path),
             None => path,
         };
-        take_skill(source, &mut scan, &mut taken, found, path)?;
+        take_skill(source, &mut scan, &mut taken, found, &path)?;
     }
     if source.layout != Layout::Repository {
         take_categories(source, &scan, options.category.as_deref());
@@ -210,29 +210,29 @@ fn take_skill(
     scan: &mut Scan,
     taken: &mut BTreeSet<String>,
     found: &Found,
-    path: String,
+    path: &str,
 ) -> Result<()> {
-    let place = if found.path.is_empty() { path.clone() } else { found.path.clone() };
+    let place = if found.path.is_empty() { path.to_owned() } else { found.path.clone() };
     if let Some(reason) = &found.bad_name {
-        source.refuse(place, format!("it cannot lie in a library: {reason}"));
+        source.refuse(place, path, format!("it cannot lie in a library: {reason}"));
         return Ok(());
     }
-    if let Err(error) = check_name(&path) {
-        source.refuse(place, error.message());
+    if let Err(error) = check_name(path) {
+        source.refuse(place, path, error.message());
         return Ok(());
     }
-    if let Some(other) = overlapping(taken, &path) {
+    if let Some(other) = overlapping(taken, path) {
         let reason = format!("it would be `{path}`, and `{other}` is a skill already");
-        source.refuse(place, reason);
+        source.refuse(place, path, reason);
         return Ok(());
     }
-    taken.insert(path.clone());
+    taken.insert(path.to_owned());
     match scan.collect(found)? {
-        Ok(files) => match skill_of(path, &found.folder, files) {
+        Ok(files) => match skill_of(path.to_owned(), &found.folder, files) {
             Ok(skill) => source.skills.push(skill),
-            Err(reason) => source.refuse(place, reason),
+            Err(reason) => source.refuse(place, path, reason),
         },
-        Err(reason) => source.refuse(place, reason),
+        Err(reason) => source.refuse(place, path, reason),
     }
     Ok(())
 }

@@ -65,6 +65,9 @@ pub struct Provenance {
     /// The commit, where one is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// What an earlier `.source` in a local folder said of where it came from. Nobody vouches for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed_source: Option<String>,
     /// The category it was put into, where it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
@@ -115,6 +118,7 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written() {
         let said = Provenance {
+            claimed_source: None,
             source: "https://h/o/r \"x\"\n".to_owned(),
             commit: Some("c0ffee".to_owned()),
             category: None,

@@ -230,7 +230,12 @@ impl Scan {
     }
 
     fn skip(&mut self, path: &str, reason: impl Into<String>) {
-        self.skipped.push(Skipped { path: path.to_owned(), reason: reason.into(), refused: false });
+        self.skipped.push(Skipped {
+            path: path.to_owned(),
+            reason: reason.into(),
+            refused: false,
+            skill: None,
+        });
     }
 }
 

@@ -70,7 +70,7 @@ impl Upload {
         self.open = false;
         let take = std::mem::take::<String>;
         let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
-        let aborting = Aborting::new();
+        let aborting = LastWork::new();
         let abort = abort(self.client.clone(), bucket, key, id);
         Some(runtime.spawn(async move {
             abort.await;
@@ -85,21 +85,22 @@ impl Drop for Upload {
     }
 }
 
-/// Uploads that are being aborted in the background.
-static ABORTING: AtomicUsize = AtomicUsize::new(0);
+/// What is being taken back in the background.
+static LAST_WORK: AtomicUsize = AtomicUsize::new(0);
 
-struct Aborting;
+/// Something that is taken back in the background: a program that ends waits for it.
+pub(crate) struct LastWork;
 
-impl Aborting {
-    fn new() -> Self {
-        ABORTING.fetch_add(1, Ordering::SeqCst);
+impl LastWork {
+    pub(crate) fn new() -> Self {
+        LAST_WORK.fetch_add(1, Ordering::SeqCst);
         Self
     }
 }
 
-impl Drop for Aborting {
+impl Drop for LastWork {
     fn drop(&mut self) {
-        ABORTING.fetch_sub(1, Ordering::SeqCst);
+        LAST_WORK.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -107,7 +108,7 @@ impl Drop for Aborting {
 /// does so before it ends.
 #[cfg(feature = "cli")]
 pub(crate) async fn all_aborted() {
-    while ABORTING.load(Ordering::SeqCst) > 0 {
+    while LAST_WORK.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }

@@ -701,6 +701,25 @@ fn a_library_is_pushed_compared_and_verified() {
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "escrituras/hipoteca\n");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_skill_that_cannot_be_taken_is_not_deleted() {
+    let desk = Desk::new();
+    desk.skill("a", "The first");
+    desk.skill("b", "The second");
+    desk.push(&[]);
+    let link = desk.folder.path().join("skills/a/passwd");
+    std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
+    let done = desk.push(&["--delete", "--yes"]);
+    snapshot!("push-refused", done);
+    let listed = desk.run(&["--library", "notaries", "skills", "list"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "a\nb\n");
+    snapshot!(
+        "push-read-only",
+        desk.run(&["--library", "notaries", "--read-only", "admin", "rm", "b", "--yes"])
+    );
+}
+
 #[test]
 fn verify_says_what_is_wrong_and_mends_it() {
     let desk = Desk::new();

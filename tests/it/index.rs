@@ -364,6 +364,11 @@ async fn what_is_wrong_with_an_index_costs_nothing_but_time(b: Bucket) {
         assert_eq!(s.skills(None).await.unwrap(), expected, "{what}");
         assert_eq!(s.load_skill("s1").await.unwrap().content, skill("s1"), "{what}");
         // And it is mended by writing it anew.
+        if what == "a newer format" {
+            // Unless it is somebody's who knows more than we do.
+            assert_eq!(fs.write_index(&ana()).await.unwrap_err().kind(), ErrorKind::Corrupt);
+            continue;
+        }
         assert_eq!(fs.write_index(&ana()).await.unwrap().skills, 3, "{what}");
         assert_eq!(s.skills(None).await.unwrap(), expected, "{what}");
     }

@@ -56,7 +56,7 @@ fn skills(paths: &[&str], version: usize) -> NewLibrary {
 }
 
 async fn push(fs: &SkillFs, new: &NewLibrary, options: &PushOptions) -> Result<Published> {
-    fs.resume(&library(), &options.by, options.lease, true, &silent).await?;
+    fs.resume(&library(), &options.by, options.lease, true, Some(new), &silent).await?;
     let plan = fs.plan(&library(), new, options).await?;
     fs.publish(&plan, &silent).await
 }
@@ -385,6 +385,7 @@ async fn a_push_may_end_at_any_request() {
                 region: Some("us-east-1".to_owned()),
                 credentials: Some(b.credentials.clone()),
                 conditional_writes: Some(true),
+                max_attempts: 1,
                 timeouts: skillfs::Timeouts {
                     connect: Duration::from_secs(5),
                     attempt: Duration::from_millis(500),
@@ -484,35 +485,20 @@ async fn a_lost_blob_is_written_anew_from_the_library() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_edit_that_is_met_is_reported_and_stays() {
-    let b = Arc::new(Bucket::embedded().await);
-    push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap();
-    // Somebody writes while the files of the release are being written: right before the first of them.
-    let edited = Arc::new(AtomicBool::new(false));
-    let (bucket, flag) = (b.clone(), edited.clone());
-    let edit = move || -> futures_util::future::BoxFuture<'static, ()> {
-        let (bucket, flag) = (bucket.clone(), flag.clone());
-        Box::pin(async move {
-            if !flag.swap(true, Ordering::SeqCst) {
-                bucket.put("u1/skills/a/references/two.md", "By hand, version 9\n").await;
-            }
-        })
-    };
-    let hook = crate::support::wire::Hook(Arc::new(edit));
-    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
-        match request.operation() == "PUT" && request.target.contains("/u1/skills/") {
-            true => Reply::ForwardHook(hook.clone()),
-            false => Reply::Forward,
-        }
-    })
-    .await;
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
-    let done = push(&fs, &skills(&["a"], 2), &options()).await.unwrap();
+    let b = Bucket::embedded().await;
+    push(&b.fs, &with_description("one"), &options()).await.unwrap();
+    let mut new = with_description("two");
+    new.skills = skills(&["deeds/sale"], 2).skills;
+    let plan = b.fs.plan(&library(), &new, &options()).await.unwrap();
+    // Behind the plan, before the files are written.
+    b.put("u1/skills/deeds/sale/references/two.md", "By hand, version 9\n").await;
+    b.put("u1/skills/deeds/DESCRIPTION.md", "---\ndescription: by hand\n---\n").await;
+    let done = b.fs.publish(&plan, &silent).await.unwrap();
     let paths: Vec<_> = done.changed_by_hand.iter().map(|edit| edit.path.as_str()).collect();
-    assert!(edited.load(Ordering::SeqCst));
-    let text = reader(&b.fs).read("/skills/a/references/two.md").await.unwrap().content;
-    // The edit came before our write, and stays; or behind it, and stays too.
-    assert_eq!(text, "By hand, version 9\n");
-    assert!(paths == ["a/references/two.md"] || paths.is_empty(), "{paths:?}");
+    assert_eq!(paths, ["deeds/sale/references/two.md", "deeds/DESCRIPTION.md"]);
+    let read = async |path: &str| reader(&b.fs).read(path).await.unwrap().content;
+    assert_eq!(read("/skills/deeds/sale/references/two.md").await, "By hand, version 9\n");
+    assert!(read("/skills/deeds/DESCRIPTION.md").await.contains("by hand"));
     let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
     assert!(verified.problems.iter().any(|problem| problem.code == "changed-by-hand"), "{verified:#?}");
 }
@@ -645,6 +631,284 @@ async fn what_is_large_is_copied_on_the_server() {
     for user in users {
         let library = Library::User(user);
         assert!(b.fs.verify(&library, true, &silent).await.unwrap().problems.is_empty());
+    }
+}
+
+/// A push that stops right behind its n-th write of something.
+async fn stopped_push(b: &Bucket, new: &NewLibrary, options: &PushOptions, nth: usize, what: &'static str) {
+    let reached = Arc::new(Notify::new());
+    let (notify, count) = (reached.clone(), Arc::new(AtomicUsize::new(0)));
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        if request.operation() == "PUT" && request.target.contains(what) {
+            let at = count.fetch_add(1, Ordering::SeqCst);
+            if at == nth {
+                return Reply::ForwardThenStall(notify.clone());
+            }
+            if at > nth {
+                return Reply::Stall;
+            }
+        }
+        Reply::Forward
+    })
+    .await;
+    let fs = b
+        .with(&wire.endpoint, |settings| {
+            settings.conditional_writes = Some(true);
+            settings.max_attempts = 1;
+            settings.timeouts = skillfs::Timeouts {
+                connect: Duration::from_secs(5),
+                attempt: Duration::from_millis(900),
+                operation: Duration::from_secs(1),
+            };
+        })
+        .await;
+    tokio::select! {
+        done = push(&fs, new, options) => panic!("{done:?}"),
+        () = reached.notified() => {}
+    }
+}
+
+fn short() -> PushOptions {
+    let mut options = options();
+    options.lease = 1;
+    options
+}
+
+fn with_description(text: &str) -> NewLibrary {
+    let mut new = skills(&["deeds/sale"], 1);
+    let text = format!("---\ndescription: {text}\n---\n");
+    new.describe("deeds", &skillfs::source::SourceFile::from_bytes("DESCRIPTION.md", text));
+    new
+}
+
+async fn put_by_hand(b: &Bucket, path: &str, version: usize) {
+    for (name, content) in skill(path, version).contents() {
+        b.put(&format!("u1/skills/{path}/{name}"), content.to_vec()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_out_of_reach_is_an_error_and_not_half_a_skill() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap();
+    stopped_push(&b, &skills(&["a"], 2), &short(), 0, "/u1/skills/").await;
+    for reply in [Reply::error(500, "InternalError"), Reply::Reset, Reply::error(503, "SlowDown")] {
+        let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+            if request.target.contains("index.json") { reply.clone() } else { Reply::Forward }
+        })
+        .await;
+        let fs = b.through(&wire.endpoint).await;
+        let error = reader(&fs).pinned().await.unwrap_err();
+        assert!(passes(&error), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_edit_stays_one_when_others_are_indexed() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap();
+    b.put("u1/skills/a/references/one.md", "By hand, version 7\n").await;
+    put_by_hand(&b, "loose", 1).await;
+    push(&b.fs, &skills(&["b"], 1), &options()).await.unwrap();
+    b.fs.write_index(&library()).await.unwrap();
+    let plan = b.fs.plan(&library(), &skills(&["a"], 2), &options()).await.unwrap();
+    assert_eq!(plan.count(Action::Refused), 1);
+    b.fs.publish(&plan, &silent).await.unwrap();
+    assert_eq!(
+        reader(&b.fs).read("/skills/a/references/one.md").await.unwrap().content,
+        "By hand, version 7\n"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_nobody_published_can_be_gone_back_to() {
+    let b = Bucket::embedded().await;
+    put_by_hand(&b, "mine", 1).await;
+    put_by_hand(&b, "ours", 1).await;
+    let mut delete = options();
+    delete.delete = true;
+    let done = push(&b.fs, &skills(&["ours"], 2), &delete).await.unwrap();
+    assert_eq!((done.release, done.updated, done.deleted), (Some(2), 1, 1));
+    let releases = b.fs.releases(&library()).await.unwrap();
+    assert_eq!(releases[1].source, "as it lay there before release 2");
+    let plan = b.fs.plan_rollback(&library(), 1, &options()).await.unwrap();
+    b.fs.publish(&plan, &silent).await.unwrap();
+    for path in ["mine", "ours"] {
+        assert_eq!(version_seen(&reader(&b.fs), path).await.unwrap(), Some(1));
+    }
+    // What was changed by hand and is overwritten on purpose, too.
+    b.put("u1/skills/mine/references/one.md", "By hand, version 7\n").await;
+    let mut overwrite = options();
+    overwrite.overwrite = true;
+    let done = push(&b.fs, &skills(&["mine"], 3), &overwrite).await.unwrap();
+    let before = done.release.unwrap() - 1;
+    let plan = b.fs.plan_rollback(&library(), before, &options()).await.unwrap();
+    b.fs.publish(&plan, &silent).await.unwrap();
+    let text = reader(&b.fs).read("/skills/mine/references/one.md").await.unwrap().content;
+    assert_eq!(text, "By hand, version 7\n");
+    assert!(b.fs.verify(&library(), true, &silent).await.unwrap().problems.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_description_that_was_changed_by_hand_stays() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &with_description("one"), &options()).await.unwrap();
+    b.put("u1/skills/deeds/DESCRIPTION.md", "---\ndescription: by hand\n---\n").await;
+    b.fs.write_index(&library()).await.unwrap();
+    let plan = b.fs.plan(&library(), &with_description("two"), &options()).await.unwrap();
+    assert_eq!((plan.count(Action::Refused), plan.changes()), (1, false));
+    let mut overwrite = options();
+    overwrite.overwrite = true;
+    push(&b.fs, &with_description("two"), &overwrite).await.unwrap();
+    let text = reader(&b.fs).read("/skills/deeds/DESCRIPTION.md").await.unwrap().content;
+    assert!(text.contains("two"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_description_that_was_left_behind_is_written() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &with_description("one"), &options()).await.unwrap();
+    // The commit is the first write of the index.
+    stopped_push(&b, &with_description("two"), &short(), 0, "index.json").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let repaired = b.fs.repair(&library(), "ana", 1, true, &silent).await.unwrap();
+    assert!(repaired.is_clean(), "{repaired:#?}");
+    let text = reader(&b.fs).read("/skills/deeds/DESCRIPTION.md").await.unwrap().content;
+    assert!(text.contains("two"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_lost_of_a_release_comes_from_its_source() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap();
+    stopped_push(&b, &skills(&["a"], 2), &short(), 0, "/u1/skills/").await;
+    let blobs = async || {
+        let list = b.raw.list_objects_v2().bucket(&b.name).prefix("u1/.skillfs/blobs/").send();
+        list.await.unwrap().contents().to_vec()
+    };
+    for blob in blobs().await {
+        b.delete(blob.key().unwrap()).await;
+    }
+    push(&b.fs, &skills(&["a"], 2), &short()).await.unwrap();
+    assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(2));
+    assert!(b.fs.verify(&library(), true, &silent).await.unwrap().problems.is_empty());
+    // What is damaged is replaced by whoever overwrites.
+    for blob in blobs().await {
+        b.put(blob.key().unwrap(), "x".repeat(usize::try_from(blob.size().unwrap()).unwrap())).await;
+    }
+    push(&b.fs, &skills(&["a"], 3), &options()).await.unwrap();
+    let mut overwrite = options();
+    overwrite.overwrite = true;
+    push(&b.fs, &skills(&["a"], 2), &overwrite).await.unwrap();
+    assert!(b.fs.verify(&library(), true, &silent).await.unwrap().problems.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_skill_does_not_move_over_its_own_files() {
+    let b = Bucket::embedded().await;
+    let head = |name: &str| format!("---\nname: {name}\ndescription: Version 1\n---\nVersion 1\n");
+    let with = |path: &str, notes: &str| {
+        let files = vec![NewFile::new("SKILL.md", head(path)), NewFile::new(notes, "same")];
+        let mut new = NewLibrary::default();
+        new.skills = vec![NewSkill::new(path, files)];
+        new
+    };
+    push(&b.fs, &with("a/b", "notes.md"), &options()).await.unwrap();
+    let mut all = options();
+    (all.delete, all.overwrite) = (true, true);
+    let plan = b.fs.plan(&library(), &with("a", "b/notes.md"), &all).await.unwrap();
+    assert_eq!(actions(&plan), [("a".to_owned(), Action::Refused), ("a/b".to_owned(), Action::Delete)]);
+    assert!(plan.skills[0].why.as_ref().unwrap().contains("delete that one first"));
+    push(&b.fs, &with("a", "b/notes.md"), &all).await.unwrap();
+    push(&b.fs, &with("a", "b/notes.md"), &all).await.unwrap();
+    assert_eq!(reader(&b.fs).read("/skills/a/b/notes.md").await.unwrap().content, "same");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_without_an_index_is_waited_for() {
+    let b = Bucket::embedded().await;
+    put_by_hand(&b, "a", 1).await;
+    let go = Arc::new(Notify::new());
+    let (held, first) = (go.clone(), AtomicBool::new(true));
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| {
+        match request.operation() == "LIST" && first.swap(false, Ordering::SeqCst) {
+            true => Reply::ForwardWhen(held.clone()),
+            false => Reply::Forward,
+        }
+    })
+    .await;
+    let fs = b.through(&wire.endpoint).await;
+    let turn = tokio::spawn(async move { version_seen(&reader(&fs).pinned().await?, "a").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    // An index at once, and a push right behind it.
+    b.fs.write_index(&library()).await.unwrap();
+    stopped_push(&b, &skills(&["a"], 2), &short(), 0, "/u1/skills/").await;
+    go.notify_one();
+    // Files of one version, or an error that passes: never half of it.
+    match turn.await.unwrap() {
+        Ok(version) => assert!(version == Some(1) || version == Some(2), "{version:?}"),
+        Err(error) => assert!(passes(&error), "{error:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_of_a_later_program_is_left_alone() {
+    let b = Bucket::embedded().await;
+    push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap();
+    let key = "u1/.skillfs/index.json";
+    let get = b.raw.get_object().bucket(&b.name).key(key).send().await.unwrap();
+    let text = String::from_utf8(get.body.collect().await.unwrap().into_bytes().to_vec()).unwrap();
+    b.put(key, text.replacen("\"format\":1", "\"format\":9", 1)).await;
+    let plan = b.fs.plan(&library(), &skills(&["a"], 2), &options()).await;
+    assert_eq!(plan.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(b.fs.write_index(&library()).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(
+        b.fs.repair(&library(), "ana", 1, true, &silent).await.unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    // One that is only damaged is written anew.
+    b.put(key, "{").await;
+    assert!(b.fs.repair(&library(), "ana", 1, true, &silent).await.unwrap().is_clean());
+}
+
+/// A library that changes all the time: what is seen is of one moment, or it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_of_no_moment_is_told() {
+    let b = Arc::new(Bucket::embedded().await);
+    put_by_hand(&b, "a", 1).await;
+    b.fs.write_index(&library()).await.unwrap();
+    put_by_hand(&b, "loose", 1).await;
+    let lists = AtomicUsize::new(0);
+    let bucket = b.clone();
+    let hook = |number: usize| {
+        let bucket = bucket.clone();
+        let done = move || -> futures_util::future::BoxFuture<'static, ()> {
+            let bucket = bucket.clone();
+            Box::pin(async move {
+                match number {
+                    5 => stopped_push(&bucket, &skills(&["a"], 2), &short(), 0, "/u1/skills/a/").await,
+                    _ => {
+                        push(&bucket.fs, &skills(&["z"], number), &options()).await.unwrap();
+                        put_by_hand(&bucket, &format!("loose{number}"), 1).await;
+                    }
+                }
+            })
+        };
+        crate::support::wire::Hook(Arc::new(done))
+    };
+    let hooks: Vec<_> = (0..6).map(hook).collect();
+    let wire = Wire::start(Some(&b.endpoint), move |request, _| match request.operation() {
+        "LIST" => match hooks.get(lists.fetch_add(1, Ordering::SeqCst)) {
+            Some(hook) => Reply::ForwardHook(hook.clone()),
+            None => Reply::Forward,
+        },
+        _ => Reply::Forward,
+    })
+    .await;
+    let fs = b.through(&wire.endpoint).await;
+    match async { version_seen(&reader(&fs).pinned().await?, "a").await }.await {
+        Ok(version) => assert!(version == Some(1) || version == Some(2)),
+        Err(error) => assert!(passes(&error), "{error:?}"),
     }
 }
 

@@ -417,7 +417,12 @@ fn a_source_cannot_raise_its_own_trust() {
     let files: Vec<_> = files.iter().map(|(name, text)| (*name, text.as_str())).collect();
     with_tree(&files, &options(), |imported| {
         let source = text(&imported.skills[0].skill, ".source");
-        assert!(source.contains("trust_tier = \"unreviewed\"") && !source.contains("trusted"), "{source}");
+        assert!(source.contains("trust_tier = \"unreviewed\"") && !source.contains("bundled"), "{source}");
+        assert!(source.contains("claimed_source = \"https://trusted\""), "{source}");
+        assert!(
+            !source.contains("\nsource = \"https") && !source.starts_with("source = \"https"),
+            "{source}"
+        );
     });
     let trusted = ImportOptions { trust: TrustTier::Indexed, ..options() };
     assert_eq!(imported(&files, &trusted).skills[0].provenance.trust_tier, TrustTier::Indexed);
@@ -483,7 +488,10 @@ fn danger_needs_consent() {
     let none = imported(&files, &options());
     assert_eq!(none.skills.len(), 1);
     assert_eq!(none.refused.len(), 2);
-    assert_eq!(none.refused[0].reason, "it requires shell:execute, and nobody agreed to that");
+    assert_eq!(
+        none.refused[0].reason,
+        "it requires shell:execute, and nobody agreed to that; `--accept-dangerous` does"
+    );
     assert_eq!(none.refused[1].dangerous_capabilities, ["network:listen"]);
     let all = imported(&files, &ImportOptions { accept_dangerous: true, ..options() });
     assert_eq!(all.skills.len(), 3);
