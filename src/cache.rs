@@ -367,8 +367,8 @@ impl Cache {
         value: Arc<T>,
         bytes: u64,
     ) {
-        // Allocators round up and leave gaps: what is held takes a fifth more, as measured.
-        let weight = bytes + bytes / 5 + name.len() as u64 + ENTRY_BYTES;
+        // Allocators round up and leave gaps: what is held takes a quarter more, as measured.
+        let weight = bytes + bytes / 4 + name.len() as u64 + ENTRY_BYTES;
         if self.budget == 0 || bytes > self.largest() || epoch != self.epoch(name) {
             return;
         }
