@@ -36,9 +36,8 @@ module "skillfs" {
 
   agent_scoping = var.agent_scoping
 
-  # The account that these servers begin with.
-  agent_principal_arns         = ["arn:aws:iam::000000000000:root"]
-  administrator_principal_arns = ["arn:aws:iam::000000000000:root"]
-  auditor_principal_arns       = ["arn:aws:iam::000000000000:root"]
+  agent_principal_arns         = [var.service_arn]
+  administrator_principal_arns = [var.service_arn]
+  auditor_principal_arns       = [var.service_arn]
   require_mfa                  = false
 }

@@ -18,13 +18,16 @@ output "auditors_role_arn" {
   value       = module.skillfs.auditors_role_arn
 }
 
-output "session_policy" {
-  description = "The inline policy of `var.session`."
-  value = trimspace(templatefile(module.skillfs.session_policy_template, merge(var.session, {
-    partition = "aws"
-    bucket    = var.bucket_name
-    kms       = false
-  })))
+output "session_policies" {
+  description = "The inline policy of `var.session`, in both forms."
+  value = {
+    for form in ["exact", "compact"] : form => trimspace(templatefile(module.skillfs.session_policy_template, merge(var.session, {
+      partition = "aws"
+      bucket    = var.bucket_name
+      kms       = false
+      compact   = form == "compact"
+    })))
+  }
 }
 
 output "tag_names" {

@@ -22,6 +22,12 @@ variable "agent_scoping" {
   default     = "session_policy"
 }
 
+variable "service_arn" {
+  description = "Who may open sessions. The account that these servers begin with, unless told."
+  type        = string
+  default     = "arn:aws:iam::000000000000:root"
+}
+
 variable "session" {
   description = "A session to render the inline policy for."
   type = object({
