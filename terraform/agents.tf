@@ -166,6 +166,14 @@ resource "aws_iam_policy" "agents" {
   description = "What agents' sessions in ${var.bucket_name} can have at most."
   policy      = var.agent_scoping == "session_tags" ? data.aws_iam_policy_document.agents_tagged.json : data.aws_iam_policy_document.agents_wide.json
   tags        = var.tags
+
+  lifecycle {
+    # IAM does not count white space.
+    precondition {
+      condition     = length(replace(data.aws_iam_policy_document.agents_tagged.json, "/\\s/", "")) <= 6144
+      error_message = "The tag-based policy is longer than the 6,144 characters that IAM takes: lower tag_libraries."
+    }
+  }
 }
 
 resource "aws_iam_role_policy_attachment" "agents" {

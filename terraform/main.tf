@@ -6,7 +6,7 @@ locals {
 }
 
 resource "aws_s3_bucket" "this" {
-  #checkov:skip=CKV_AWS_18:access logs are an option, access_log_bucket: many accounts log data events with CloudTrail instead
+  #checkov:skip=CKV_AWS_18:access logs are an option, access_logs: many accounts log data events with CloudTrail instead
   #checkov:skip=CKV_AWS_144:a copy in a second region is the owner's decision, with its own cost and its own data protection question
   #checkov:skip=CKV_AWS_145:SSE-S3 is the default; kms_key_arn turns it into SSE-KMS
   #checkov:skip=CKV2_AWS_62:nothing listens: skillfs finds changes by listing and by ETag
@@ -136,9 +136,9 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
 }
 
 resource "aws_s3_bucket_logging" "this" {
-  count = var.access_log_bucket == null ? 0 : 1
+  count = var.access_logs == null ? 0 : 1
 
   bucket        = aws_s3_bucket.this.id
-  target_bucket = var.access_log_bucket
-  target_prefix = coalesce(var.access_log_prefix, "${var.bucket_name}/")
+  target_bucket = var.access_logs.bucket
+  target_prefix = coalesce(var.access_logs.prefix, "${var.bucket_name}/")
 }

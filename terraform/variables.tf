@@ -115,10 +115,11 @@ variable "tag_libraries" {
   type        = number
   default     = 8
 
-  # A managed policy holds 6,144 characters, and a library takes four strings of it.
+  # A managed policy holds 6,144 characters, and a library takes four strings of
+  # it: twelve fit beside a bucket's longest name and a KMS key.
   validation {
-    condition     = var.tag_libraries >= 0 && var.tag_libraries <= 10 && floor(var.tag_libraries) == var.tag_libraries
-    error_message = "tag_libraries is a whole number from 0 to 10."
+    condition     = var.tag_libraries >= 0 && var.tag_libraries <= 12 && floor(var.tag_libraries) == var.tag_libraries
+    error_message = "tag_libraries is a whole number from 0 to 12."
   }
 }
 
@@ -191,25 +192,23 @@ variable "thread_days" {
   }
 }
 
-variable "access_log_bucket" {
-  description = "Another bucket that takes S3's access logs. No logs, unless told."
-  type        = string
-  default     = null
+variable "access_logs" {
+  description = "Another bucket that takes S3's access logs, and where in it: below the bucket's name unless told. No logs without."
+  # One object, so that whether there are logs is known before the bucket is.
+  type = object({
+    bucket = string
+    prefix = optional(string)
+  })
+  default = null
 
   # A bucket that logs into itself logs its own logs.
   validation {
-    condition     = var.access_log_bucket == null || var.access_log_bucket != var.bucket_name
-    error_message = "access_log_bucket must be another bucket."
+    condition     = try(var.access_logs.bucket, "") != var.bucket_name
+    error_message = "access_logs.bucket must be another bucket."
   }
-}
-
-variable "access_log_prefix" {
-  description = "Where in `access_log_bucket` the logs go. The bucket's name unless told."
-  type        = string
-  default     = null
 
   validation {
-    condition     = var.access_log_prefix == null || can(regex("^[^/].*/$", var.access_log_prefix))
-    error_message = "access_log_prefix ends with '/' and does not begin with it."
+    condition     = try(var.access_logs.prefix, null) == null || can(regex("^[^/].*/$", var.access_logs.prefix))
+    error_message = "access_logs.prefix ends with '/' and does not begin with it."
   }
 }

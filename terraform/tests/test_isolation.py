@@ -102,7 +102,7 @@ def server(tmp_path_factory):
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
         # Without BIND_HOST it would listen on every interface.
-        "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "AUTH": "true", "SERVICES": "s3,iam,sts",
+        "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "AUTH": "true", "SERVICES": "s3,iam,sts,kms",
         "USE_SSL": "1", "MINISTACK_SSL_CERT": str(directory / "cert.pem"), "MINISTACK_SSL_KEY": str(directory / "key.pem"),
         "LOG_LEVEL": "WARNING", "TMPDIR": str(directory),
     }
@@ -134,36 +134,46 @@ def trusting(authority):
 
 
 @pytest.fixture(scope="session")
-def deployed(server, tmp_path_factory):
-    """The outputs of examples/localstack, applied."""
-    terraform = shutil.which(os.environ.get("TERRAFORM", "terraform"))
-    if not terraform:
+def terraform(tmp_path_factory):
+    """Runs Terraform in an example, with its providers at hand."""
+    program = shutil.which(os.environ.get("TERRAFORM", "terraform"))
+    if not program:
         pytest.skip("terraform is not on the PATH")
-    url, authority = server
     # Terraform writes beside what it looks at, so it looks at a copy.
     directory = tmp_path_factory.mktemp("module") / "terraform"
     ignored = shutil.ignore_patterns("tests", ".terraform", ".terraform.lock.hcl", "*.tfstate*")
     shutil.copytree(MODULE, directory, ignore=ignored)
-    example = directory / "examples" / "localstack"
-    environment = {**os.environ, "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    environment |= {"TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "CHECKPOINT_DISABLE": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     if mirror := os.environ.get("TF_MIRROR"):
         config = directory / "mirror.tfrc"
         config.write_text("provider_installation {\n  filesystem_mirror {\n    path = %s\n  }\n}\n" % json.dumps(mirror))
         environment["TF_CLI_CONFIG_FILE"] = str(config)
 
-    def run(*arguments):
-        return subprocess.run([terraform, *arguments], cwd=example, env=environment, capture_output=True, text=True)
+    def apply(example, variables, **more):
+        """Applies it, sees that a second time would change nothing, and returns its outputs."""
+        def run(*arguments):
+            return subprocess.run([program, *arguments], cwd=directory / "examples" / example, env={**environment, **more},
+                                  capture_output=True, text=True)
 
-    init = run("init", "-no-color")
-    if init.returncode:
-        pytest.skip("terraform init found no AWS provider; TF_MIRROR names a directory of them:\n" + init.stderr[-800:])
-    variables = [f"-var=endpoint_url={url}", f"-var=ca_bundle={authority}", f"-var=bucket_name={BUCKET}",
-                 f"-var=service_arn={SERVICE}"]
-    applied = run("apply", "-auto-approve", "-no-color", *variables)
-    assert applied.returncode == 0, applied.stderr
-    planned = run("plan", "-detailed-exitcode", "-no-color", *variables)
-    assert planned.returncode == 0, f"a second apply would change something:\n{planned.stdout}{planned.stderr}"
-    return {name: output["value"] for name, output in json.loads(run("output", "-json").stdout).items()}
+        init = run("init", "-no-color")
+        if init.returncode:
+            pytest.skip("terraform init found no AWS provider; TF_MIRROR names a directory of them:\n" + init.stderr[-800:])
+        given = [f"-var={name}={value}" for name, value in variables.items()]
+        applied = run("apply", "-auto-approve", "-no-color", *given)
+        assert applied.returncode == 0, applied.stderr
+        planned = run("plan", "-detailed-exitcode", "-no-color", *given)
+        assert planned.returncode == 0, f"a second apply would change something:\n{planned.stdout}{planned.stderr}"
+        return {name: output["value"] for name, output in json.loads(run("output", "-json").stdout).items()}
+
+    return apply
+
+
+@pytest.fixture(scope="session")
+def deployed(server, terraform):
+    """The outputs of examples/localstack, applied."""
+    url, authority = server
+    return terraform("localstack", {"endpoint_url": url, "ca_bundle": authority, "bucket_name": BUCKET, "service_arn": SERVICE})
 
 
 class Caller:
@@ -555,3 +565,14 @@ def test_how_many_libraries_fit(name, compact, size, libraries):
 
     assert length(1) == size
     assert length(libraries) <= STS_LIMIT < length(libraries + 1)
+
+
+def test_the_complete_example_applies(server, terraform):
+    """With the longest name that it takes, a KMS key and access logs."""
+    url, authority = server
+    one = json.dumps([SERVICE])
+    outputs = terraform(
+        "complete", {"region": "us-east-1", "bucket_name": "b" * 58, "service_role_arns": one, "administrator_arns": one, "auditor_arns": one},
+        AWS_ENDPOINT_URL=url, AWS_CA_BUNDLE=str(authority), AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test",
+    )
+    assert outputs["agents_role_arn"].endswith(f"role/{'b' * 49}-agents")

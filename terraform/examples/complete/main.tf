@@ -23,14 +23,12 @@ module "skillfs" {
   # These come through other roles, which do not carry the second factor along.
   require_mfa = false
 
-  old_version_days  = 30
-  thread_days       = 365
-  access_log_bucket = aws_s3_bucket.logs.id
+  old_version_days = 30
+  thread_days      = 365
+  # Through its policy: S3 must be allowed to deliver logs before it is told to.
+  access_logs = { bucket = aws_s3_bucket_policy.logs.bucket }
 
   tags = var.tags
-
-  # S3 tries the permission to deliver logs when it is told to.
-  depends_on = [aws_s3_bucket_policy.logs]
 }
 
 data "aws_caller_identity" "current" {}
