@@ -1,0 +1,47 @@
+output "bucket_name" {
+  description = "For `--bucket`."
+  value       = module.skillfs.bucket_name
+}
+
+output "agents_role_arn" {
+  description = "For `--role-arn`."
+  value       = module.skillfs.agents_role_arn
+}
+
+output "administrators_role_arn" {
+  description = "For `skillfs admin`."
+  value       = module.skillfs.administrators_role_arn
+}
+
+output "auditors_role_arn" {
+  description = "For reviews."
+  value       = module.skillfs.auditors_role_arn
+}
+
+output "session_policies" {
+  description = "The inline policy of `var.session`, in both forms."
+  value = {
+    for form in ["exact", "compact"] : form => trimspace(templatefile(module.skillfs.session_policy_template, merge(var.session, {
+      partition = "aws"
+      bucket    = var.bucket_name
+      kms       = false
+      compact   = form == "compact"
+    })))
+  }
+}
+
+output "tag_names" {
+  description = "The session tags that the tag-based policy reads."
+  value       = module.skillfs.tag_names
+}
+
+output "policies" {
+  description = "Every policy as JSON."
+  value       = module.skillfs.policies
+}
+
+output "trust_policies" {
+  description = "Who may assume each role, as JSON."
+  sensitive   = true
+  value       = module.skillfs.trust_policies
+}

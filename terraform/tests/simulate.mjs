@@ -1,0 +1,211 @@
+#!/usr/bin/env node
+// Evaluates the module's policies for every attempt in attempts.json, without a server.
+//
+//   node simulate.mjs RENDERED.json
+//
+// RENDERED.json is what `terraform output -json` prints in examples/localstack, or
+// `terraform show -json` of a plan there: a plan needs neither a server nor an account.
+// `terraform/check` makes one.
+import { readFileSync } from "node:fs";
+import { runSimulation } from "@cloud-copilot/iam-simulate";
+
+const account = "000000000000";
+const { session, allowed, refused } = JSON.parse(readFileSync(new URL("attempts.json", import.meta.url)));
+
+const file = process.argv[2];
+if (!file) {
+  console.error("usage: node simulate.mjs RENDERED.json   (from `terraform output -json` or `terraform show -json PLAN`)");
+  process.exit(2);
+}
+const json = JSON.parse(readFileSync(file));
+const outputs = json.planned_values?.outputs ?? json;
+const policy = (name) => JSON.parse(outputs.policies.value[name]);
+const bucket = outputs.bucket_name?.value ?? policy("bucket").Statement[0].Resource.find((arn) => !arn.endsWith("/*")).split(":::")[1];
+const bucketArn = `arn:aws:s3:::${bucket}`;
+
+// --- what a call asks IAM for -------------------------------------------------
+
+const object = (action) => (attempt) => [{ action, resource: `${bucketArn}/${attempt.key}` }];
+const onBucket = (action) => (attempt) => [{
+  action,
+  resource: bucketArn,
+  context: attempt.prefix === undefined ? {} : { "s3:prefix": attempt.prefix },
+}];
+const get = object("s3:GetObject");
+const put = object("s3:PutObject");
+const list = onBucket("s3:ListBucket");
+const source = (attempt) => get({ key: attempt.source });
+const role = (name) => () => [{ action: "sts:AssumeRole", resource: `arn:aws:iam::${account}:role/${bucket}-${name}` }];
+
+const asks = {
+  get, put, list,
+  head: get,
+  list_v1: list,
+  delete: object("s3:DeleteObject"),
+  // S3 decides for each key; one that is not ours is one too many.
+  delete_many: (attempt) => (attempt.foreign ?? attempt.keys).flatMap((key) => object("s3:DeleteObject")({ key })),
+  copy: (attempt) => [...source(attempt), ...put(attempt)],
+  part_copy: (attempt) => [...source(attempt), ...put(attempt)],
+  multipart: (attempt) => [...put(attempt), ...object("s3:ListMultipartUploadParts")(attempt)],
+  multipart_abort: (attempt) => [...put(attempt), ...object("s3:AbortMultipartUpload")(attempt)],
+  presigned_get: get,
+  presigned_put: put,
+  presigned_list: list,
+  presigned_delete: object("s3:DeleteObject"),
+  put_acl: object("s3:PutObjectAcl"),
+  get_tagging: object("s3:GetObjectTagging"),
+  put_tagging: object("s3:PutObjectTagging"),
+  get_attributes: object("s3:GetObjectAttributes"),
+  get_version: object("s3:GetObjectVersion"),
+  delete_version: object("s3:DeleteObjectVersion"),
+  list_versions: onBucket("s3:ListBucketVersions"),
+  list_uploads: onBucket("s3:ListBucketMultipartUploads"),
+  head_bucket: list,
+  get_bucket_policy: onBucket("s3:GetBucketPolicy"),
+  put_bucket_policy: onBucket("s3:PutBucketPolicy"),
+  delete_bucket_policy: onBucket("s3:DeleteBucketPolicy"),
+  get_bucket_acl: onBucket("s3:GetBucketAcl"),
+  put_bucket_acl: onBucket("s3:PutBucketAcl"),
+  put_versioning: onBucket("s3:PutBucketVersioning"),
+  put_lifecycle: onBucket("s3:PutLifecycleConfiguration"),
+  delete_lifecycle: onBucket("s3:PutLifecycleConfiguration"),
+  put_encryption: onBucket("s3:PutEncryptionConfiguration"),
+  delete_public_access_block: onBucket("s3:PutBucketPublicAccessBlock"),
+  put_notification: onBucket("s3:PutBucketNotification"),
+  put_replication: onBucket("s3:PutReplicationConfiguration"),
+  put_cors: onBucket("s3:PutBucketCORS"),
+  delete_bucket: onBucket("s3:DeleteBucket"),
+  create_bucket: () => [{ action: "s3:CreateBucket", resource: "arn:aws:s3:::made-by-an-agent" }],
+  list_buckets: () => [{ action: "s3:ListAllMyBuckets", resource: "*" }],
+  assume_administrators: role("administrators"),
+  assume_agents: role("agents"),
+  list_roles: () => [{ action: "iam:ListRoles", resource: "*" }],
+};
+
+// --- asking ------------------------------------------------------------------
+
+async function decide(ask, { identity, sessionPolicy, resourcePolicy, context = {}, principal }) {
+  const response = await runSimulation({
+    request: {
+      principal: principal ?? `arn:aws:sts::${account}:assumed-role/${bucket}-agents/session`,
+      action: ask.action,
+      resource: { resource: ask.resource, accountId: account },
+      contextVariables: { "aws:SecureTransport": "true", ...context, ...ask.context },
+    },
+    identityPolicies: identity ? [{ name: "role", policy: identity }] : [],
+    sessionPolicy,
+    resourcePolicy,
+    serviceControlPolicies: [],
+    resourceControlPolicies: [],
+  }, {});
+  if (response.resultType !== "single") {
+    throw new Error(`${ask.action} on ${ask.resource}: ${JSON.stringify(response.errors ?? response)}`);
+  }
+  return response.overallResult === "Allowed";
+}
+
+async function all(asked, who) {
+  for (const ask of asked) {
+    let resourcePolicy;
+    if (ask.resource.startsWith(bucketArn)) resourcePolicy = policy("bucket");
+    if (ask.action === "sts:AssumeRole") resourcePolicy = JSON.parse(outputs.trust_policies.value[ask.resource.split("-").at(-1)]);
+    if (!(await decide(ask, { resourcePolicy, ...who }))) return false;
+  }
+  return true;
+}
+
+let failures = 0;
+function expect(condition, message) {
+  if (!condition) {
+    failures += 1;
+    console.error(`not as expected: ${message}`);
+  }
+}
+
+async function every(title, who) {
+  const count = { allowed: 0, refused: 0 };
+  for (const [attempts, wanted] of [[allowed, true], [refused, false]]) {
+    for (const attempt of attempts) {
+      const got = await all(asks[attempt.call](attempt), who);
+      count[got ? "allowed" : "refused"] += got === wanted ? 1 : 0;
+      expect(got === wanted, `${title}: ${attempt.id} was ${got ? "allowed" : "refused"}`);
+    }
+  }
+  console.log(`${title}: ${count.allowed} of ${allowed.length} allowed, ${count.refused} of ${refused.length} refused`);
+}
+
+const tags = (values) => Object.fromEntries(Object.entries(values).map(([name, value]) => [`aws:PrincipalTag/${name}`, value]));
+const own = { user: session.user, thread: session.thread, ticket: session.ticket };
+session.libraries.forEach((id, n) => { own[`library${n + 1}`] = id; });
+
+await every("session tags", { identity: policy("agents_tagged"), context: tags(own) });
+for (const [form, text] of Object.entries(outputs.session_policies.value)) {
+  await every(`session policy, ${form}`, { identity: policy("agents_wide"), sessionPolicy: JSON.parse(text) });
+}
+
+// Fewer tags open less, never more.
+{
+  let open = 0;
+  for (const attempt of [...allowed, ...refused]) {
+    if (await all(asks[attempt.call](attempt), { identity: policy("agents_tagged") })) open += 1;
+  }
+  expect(open === 0, `without tags ${open} attempts were allowed`);
+  console.log(`session tags, none given: ${open} of ${allowed.length + refused.length} allowed`);
+
+  const { user, ...others } = own;
+  for (const attempt of allowed) {
+    const got = await all(asks[attempt.call](attempt), { identity: policy("agents_tagged"), context: tags(others) });
+    const needsUser = [attempt.key, attempt.prefix, attempt.source].some((key) => key?.startsWith(`${user}/`));
+    expect(got === !needsUser, `without a user: ${attempt.id} was ${got ? "allowed" : "refused"}`);
+  }
+}
+
+// The bucket takes TLS only, from anybody.
+let plain = 0;
+for (const attempt of allowed) {
+  const got = await all(asks[attempt.call](attempt), {
+    identity: policy("agents_tagged"),
+    context: { ...tags(own), "aws:SecureTransport": "false" },
+  });
+  plain += got ? 1 : 0;
+  expect(!got, `without TLS: ${attempt.id} was allowed`);
+}
+console.log(`session tags, without TLS: ${plain} of ${allowed.length} allowed`);
+
+// Which tags a session may be opened with, where the role reads them.
+const trust = JSON.parse(outputs.trust_policies.value.agents);
+if (trust.Statement.length > 1) {
+  const cases = [
+    ["own tags", own, true],
+    ["no tags", {}, true],
+    ["an e-mail address", { user: "ana@example.com" }, true],
+    ["a path for a user", { user: "threads/t2" }, false],
+    ["a path for a thread", { thread: "t1/../t2" }, false],
+    ["a path for a library", { library1: "acme/skills/../../other" }, false],
+    ["user threads", { user: "threads" }, false],
+    ["user tickets", { user: "tickets" }, false],
+    ["user shared", { user: "shared" }, false],
+    ["an id that begins with a dot", { library2: "." }, false],
+    ["a tag of another name", { ...own, admin: "yes" }, false],
+  ];
+  for (const [name, values, wanted] of cases) {
+    const context = { "aws:TagKeys": Object.keys(values) };
+    for (const [key, value] of Object.entries(values)) context[`aws:RequestTag/${key}`] = value;
+    const got = await decide(
+      { action: "sts:TagSession", resource: `arn:aws:iam::${account}:role/${bucket}-agents` },
+      { resourcePolicy: trust, context, principal: `arn:aws:iam::${account}:user/service`, identity: {
+        Version: "2012-10-17",
+        Statement: [{ Effect: "Allow", Action: "sts:*", Resource: "*" }],
+      } },
+    );
+    expect(got === wanted, `a session with ${name} was ${got ? "allowed" : "refused"}`);
+  }
+  console.log(`tags at AssumeRole: ${cases.length} cases`);
+} else {
+  console.log("tags at AssumeRole: not looked at, this plan has agent_scoping = session_policy");
+}
+
+if (failures > 0) {
+  console.error(`${failures} not as expected`);
+  process.exit(1);
+}
