@@ -64,7 +64,8 @@ async fn objects(b: &Bucket) -> BTreeMap<String, Bytes> {
     let page = b.raw.list_objects_v2().bucket(&b.name).send().await.unwrap();
     for object in page.contents() {
         let key = object.key().unwrap();
-        let get = b.raw.get_object().bucket(&b.name).key(key).send().await.unwrap();
+        // What was sent before may still take effect, also behind the listing.
+        let Ok(get) = b.raw.get_object().bucket(&b.name).key(key).send().await else { continue };
         all.insert(key.to_owned(), get.body.collect().await.unwrap().into_bytes());
     }
     all
