@@ -1,9 +1,11 @@
 //! What those do who look after libraries: index, compare, publish, go back, verify.
 
+mod blobs;
 mod collection;
 mod history;
 mod lease;
 mod many;
+mod mirror;
 mod plan;
 mod prune;
 mod publish;

@@ -21,6 +21,17 @@ pub use self::validate::{Properties, read_properties, validate};
 pub(crate) use self::yaml::MAX_FRONTMATTER_BYTES;
 pub use self::yaml::Yaml;
 
+/// Whether a name is that of a skill's own file, and which goes first where several lie side by side: `SKILL.md`, then
+/// `skill.md`, then byte order.
+pub(crate) fn skill_file_rank(name: &str) -> Option<(bool, bool, &str)> {
+    name.eq_ignore_ascii_case("SKILL.md").then_some((name != "SKILL.md", name != "skill.md", name))
+}
+
+/// The file among these that makes a directory a skill.
+pub(crate) fn skill_file<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    names.filter_map(skill_file_rank).min().map(|(_, _, name)| name)
+}
+
 /// How much a diagnostic matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]

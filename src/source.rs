@@ -62,7 +62,7 @@ pub use self::provenance::{PROVENANCE_FILE, Provenance, TrustTier};
 pub use self::tools::TOOL_NAMES;
 pub use self::write::{Existing, FolderWritten, write_folder};
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Diagnostic, Document};
+use crate::manifest::{Diagnostic, Document, skill_file_rank};
 use crate::path::VirtualPath;
 
 /// What is kept until nobody needs the files in it: the folder that an archive or a repository lies in.
@@ -459,12 +459,10 @@ fn leaf(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// `SKILL.md` before `skill.md` before other spellings.
+/// The file that makes it a skill.
 fn skill_file(files: &[SourceFile]) -> Option<&SourceFile> {
-    files
-        .iter()
-        .filter(|file| file.name.eq_ignore_ascii_case("SKILL.md"))
-        .min_by_key(|file| (file.name != "SKILL.md", file.name != "skill.md", &file.name))
+    let rank = |file: &&SourceFile| skill_file_rank(&file.name).is_some();
+    files.iter().filter(rank).min_by_key(|file| skill_file_rank(&file.name))
 }
 
 /// Lowercase hexadecimal digits.

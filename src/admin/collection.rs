@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
+use super::blobs::blobs;
 use super::plan::{NewContent, NewFile, NewLibrary, NewSkill};
-use super::publish::blobs;
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};

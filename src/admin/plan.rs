@@ -12,6 +12,7 @@ use super::lease::UnderWay;
 use crate::backend::{S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::{Index, Sha256, State};
+use crate::manifest::skill_file;
 use crate::mount::Library;
 use crate::path::VirtualPath;
 use crate::source::Source;
@@ -88,11 +89,8 @@ impl NewSkill {
     }
 
     /// The name of its `SKILL.md`, in its own letter case.
-    fn file(&self) -> Option<&str> {
-        let names = self.files.iter().map(|file| file.name.as_str());
-        names
-            .filter(|name| name.eq_ignore_ascii_case("SKILL.md"))
-            .min_by_key(|name| (*name != "SKILL.md", *name != "skill.md", (*name).to_owned()))
+    pub(super) fn file(&self) -> Option<&str> {
+        skill_file(self.files.iter().map(|file| file.name.as_str()))
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
+use super::blobs::blobs;
 use super::lease::{Lease, UnderWay, read_index, write_index};
-use super::publish::blobs;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, Result};
 use crate::index::{Index, ReleaseRecord, Sha256};

@@ -4,18 +4,19 @@
 //! Readers see all of the old release or all of the new one, wherever this stops. SEMANTICS.md has every point
 //! at which it can.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
-use tokio::sync::Semaphore;
 use tracing::instrument;
 
+use super::blobs::{AT_ONCE, Recorded, Work, adopt, contents, restore, stored};
 use super::lease::{Lease, UnderWay, read_index, seconds, wait_for};
-use super::plan::{Action, NewContent, NewFile, NewLibrary, Plan, PlannedSkill};
+use super::mirror::{
+    DESCRIPTION, Job, JobDone, Jobs, described, description_job, job_of, look, write_category,
+};
+use super::plan::{Action, NewContent, NewFile, NewLibrary, Plan};
 use super::prune;
 use crate::backend::{FIRST_INDEX, S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,26 +24,9 @@ use crate::index::{
     Index, IndexedCategory, IndexedFile, IndexedSkill, Managed, PendingDescription, RecordedFile,
     ReleaseNote, ReleaseRecord, Sha256, State,
 };
-use crate::manifest::read_description;
+use crate::manifest::skill_file;
 use crate::mount::Library;
-use crate::store::{Condition, Meta, WriteId};
-
-/// Requests that are under way at once.
-const AT_ONCE: usize = 64;
-/// Bytes of files that are held at once, in KiB.
-const HELD_KIB: usize = 64 * 1024;
-/// How often a deletion is tried when it cannot be told whether it took effect.
-const ATTEMPTS: u32 = 5;
-/// Up to so many blobs are asked for one by one; more are listed.
-const FEW: usize = 16;
-/// A blob that is needed and older than this is written again: it may be about to go.
-const NEAR_ITS_END: Duration = Duration::from_secs(6 * 24 * 3600);
-/// A content of so many bytes is copied on the server rather than sent, where another library has it.
-const WORTH_A_COPY: u64 = 256 * 1024;
-/// The description of a category.
-const DESCRIPTION: &str = "DESCRIPTION.md";
-/// A long category's description is not read.
-const MAX_DESCRIPTION: u64 = 4 * 1024;
+use crate::store::{Condition, WriteId};
 
 /// How far a push is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,294 +77,6 @@ pub struct Published {
     /// there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changed_by_hand: Vec<HandEdit>,
-}
-
-/// What to write into the library for one skill.
-struct Job {
-    path: String,
-    file: String,
-    /// What is to lie there; nothing for a skill that goes.
-    files: BTreeMap<String, IndexedFile>,
-    /// What may be overwritten or deleted, with its ETag.
-    was: BTreeMap<String, String>,
-    /// What lies there.
-    live: BTreeMap<String, Meta>,
-    content: BTreeMap<String, NewContent>,
-}
-
-/// All that a release writes into the library.
-#[derive(Default)]
-struct Jobs {
-    skills: Vec<Job>,
-    categories: Vec<Job>,
-}
-
-/// Skills and their files, as a release records them.
-type Recorded = BTreeMap<String, BTreeMap<String, RecordedFile>>;
-
-/// What came of it.
-struct JobDone {
-    path: String,
-    /// The ETags of what lies there now.
-    etags: BTreeMap<String, String>,
-    by_hand: Vec<HandEdit>,
-}
-
-/// What all requests of a push share.
-struct Work<'a> {
-    backend: &'a S3Backend,
-    library: &'a Library,
-    requests: Semaphore,
-    held: Semaphore,
-    files: AtomicU64,
-    bytes: AtomicU64,
-    total: (u64, u64),
-    phase: &'static str,
-    watch: PushWatch<'a>,
-}
-
-impl<'a> Work<'a> {
-    fn new(
-        backend: &'a S3Backend,
-        library: &'a Library,
-        phase: &'static str,
-        total: (u64, u64),
-        watch: PushWatch<'a>,
-    ) -> Self {
-        let work = Self {
-            backend,
-            library,
-            requests: Semaphore::new(AT_ONCE),
-            held: Semaphore::new(HELD_KIB),
-            files: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            total,
-            phase,
-            watch,
-        };
-        work.tell(0, 0);
-        work
-    }
-
-    fn tell(&self, files: u64, bytes: u64) {
-        let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
-        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        (self.watch)(PushProgress {
-            phase: self.phase,
-            files: (files, self.total.0),
-            bytes: (bytes, self.total.1),
-        });
-    }
-
-    /// Room for a request, and for what it sends.
-    async fn room(
-        &self,
-        size: u64,
-    ) -> Result<(tokio::sync::SemaphorePermit<'_>, tokio::sync::SemaphorePermit<'_>)> {
-        let closed = |e| Error::new(ErrorKind::Internal, "publishing has ended").with_source(e);
-        let kib = u32::try_from(size.div_ceil(1024).min(HELD_KIB as u64)).unwrap_or(u32::MAX);
-        let request = self.requests.acquire().await.map_err(closed)?;
-        Ok((request, self.held.acquire_many(kib).await.map_err(closed)?))
-    }
-
-    async fn content(&self, path: &str, sha256: Sha256, content: &NewContent) -> Result<Bytes> {
-        let bytes = match content {
-            NewContent::Bytes(bytes) => return Ok(bytes.clone()),
-            NewContent::Local(file) => {
-                let file = file.clone();
-                let shown = file.display().to_string();
-                let read = tokio::task::spawn_blocking(move || std::fs::read(file)).await;
-                let read = read.map_err(std::io::Error::other).and_then(|read| read);
-                Bytes::from(read.map_err(|e| {
-                    Error::new(ErrorKind::Unavailable, format!("cannot read `{shown}`: {e}"))
-                        .with_hint("nothing of this release is visible yet, or all of it; push again")
-                })?)
-            }
-            NewContent::Blob => {
-                let key = self.library.blob(sha256);
-                match self.backend.object(key.key()).await? {
-                    Some((_, bytes)) => bytes,
-                    None => {
-                        return Err(Error::new(
-                            ErrorKind::Corrupt,
-                            format!("the content of `{path}` is not there any more"),
-                        )
-                        .with_hint("push the skill anew from its source, with `--overwrite`"));
-                    }
-                }
-            }
-        };
-        if Sha256::of(&bytes) == sha256 {
-            return Ok(bytes);
-        }
-        Err(match content {
-            NewContent::Blob => {
-                Error::new(ErrorKind::Corrupt, format!("the stored content of `{path}` is damaged"))
-                    .with_hint("push the skill anew from its source, with `--overwrite`")
-            }
-            _ => {
-                Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being published"))
-                    .with_hint("push again")
-            }
-        })
-    }
-
-    /// Makes sure that a content lies among the blobs.
-    async fn blob(&self, path: &str, file: &NewFile, from: Option<&Library>) -> Result<()> {
-        let _room = self.room(file.size).await?;
-        let key = self.library.blob(file.sha256);
-        if let Some(from) = from.filter(|_| file.size >= WORTH_A_COPY) {
-            // Whatever is wrong with that, there is another way.
-            let source = from.blob(file.sha256);
-            let copy = self.backend.copy_object(source.key(), &key, &file.name, Condition::Always).await;
-            if copy.is_ok_and(|copied| copied.is_some()) {
-                self.tell(1, file.size);
-                return Ok(());
-            }
-        }
-        let bytes = self.content(path, file.sha256, &file.content).await?;
-        self.backend
-            .put_object(&key, &file.name, bytes, Condition::Always)
-            .await
-            .map_err(|e| e.during("upload", path))?;
-        self.tell(1, file.size);
-        Ok(())
-    }
-
-    /// Writes what one skill is into the library. Its `SKILL.md` is the last to come and the first to go, so that
-    /// also those who know nothing of releases find no skill without its files.
-    async fn mirror(&self, lease: &Lease<'_>, job: Job) -> Result<JobDone> {
-        let mut done = JobDone { path: job.path.clone(), etags: BTreeMap::new(), by_hand: Vec::new() };
-        let (own, others): (Vec<_>, Vec<_>) = job.files.iter().partition(|(name, _)| **name == job.file);
-        let goes = |name: &&String| !job.files.contains_key(*name);
-        if job.files.is_empty() {
-            // The skill goes: first what makes it one.
-            let own = job.was.keys().find(|name| **name == job.file);
-            if let Some(name) = own {
-                self.remove(lease, &job, name, &mut done).await?;
-            }
-        }
-        for files in [others, own] {
-            let writes: Vec<_> =
-                files.into_iter().map(|(name, file)| self.mirror_file(lease, &job, name, file)).collect();
-            let written: Vec<_> = stream::iter(writes).buffered(AT_ONCE).try_collect().await?;
-            for (name, etag) in written {
-                match etag {
-                    Some(etag) => {
-                        done.etags.insert(name, etag);
-                    }
-                    None => done.by_hand.push(HandEdit { path: format!("{}/{name}", job.path) }),
-                }
-            }
-        }
-        for name in job.was.keys().filter(goes) {
-            self.remove(lease, &job, name, &mut done).await?;
-        }
-        let known = |name: &&String| !job.files.contains_key(*name) && !job.was.contains_key(*name);
-        for name in job.live.keys().filter(known) {
-            done.by_hand.push(HandEdit { path: format!("{}/{name}", job.path) });
-        }
-        Ok(done)
-    }
-
-    /// One file; its ETag, or nothing when somebody else wrote it meanwhile.
-    async fn mirror_file(
-        &self,
-        lease: &Lease<'_>,
-        job: &Job,
-        name: &str,
-        file: &IndexedFile,
-    ) -> Result<(String, Option<String>)> {
-        let path = format!("{}/{name}", job.path);
-        let live = job.live.get(name).and_then(|meta| meta.etag.as_deref());
-        if live.is_some_and(|etag| etag == file.etag) {
-            return Ok((name.to_owned(), Some(file.etag.clone())));
-        }
-        let (location, key) = self.library.file(&path)?;
-        let was = job.was.get(name).map(String::as_str);
-        let _room = self.room(file.size).await?;
-        let fails = |e: Error| e.during("publish", &location);
-        let mut failed = None;
-        if live == was {
-            let condition = match was {
-                Some(etag) => Condition::Version { etag: etag.to_owned(), known: None },
-                None => Condition::Absent,
-            };
-            // What is large lies on the server already.
-            let mut written = Err(Error::new(ErrorKind::NotFound, "it was not copied"));
-            if file.size >= WORTH_A_COPY && self.backend.copies_conditionally() {
-                let blob = self.library.blob(file.sha256);
-                lease.hold().await?;
-                written = self.backend.copy_object(blob.key(), &key, name, condition.clone()).await;
-            }
-            if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-                let content = job.content.get(name).unwrap_or(&NewContent::Blob);
-                let bytes = self.content(&path, file.sha256, content).await?;
-                lease.hold().await?;
-                written = self.backend.put_object(&key, name, bytes, condition).await;
-            }
-            match written {
-                Ok(Some(Some(etag))) => {
-                    self.tell(1, file.size);
-                    return Ok((name.to_owned(), Some(etag)));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    lease.failed(&error);
-                    if error.kind() != ErrorKind::Conflict {
-                        return Err(fails(error));
-                    }
-                    failed = Some(error);
-                }
-            }
-        }
-        // Another version lies there: perhaps it is ours, from before an interruption.
-        let there = self.backend.digest_object(key.key()).await.map_err(fails)?;
-        if let Some((sha256, meta)) = &there
-            && *sha256 == file.sha256
-        {
-            self.tell(1, file.size);
-            return Ok((name.to_owned(), meta.etag.clone()));
-        }
-        // What was there before is no edit: our own write did not get through.
-        let unchanged = there.as_ref().and_then(|(_, meta)| meta.etag.as_deref()) == was;
-        if let (Some(error), true) = (failed, unchanged) {
-            return Err(fails(error));
-        }
-        self.tell(1, file.size);
-        Ok((name.to_owned(), None))
-    }
-
-    async fn remove(&self, lease: &Lease<'_>, job: &Job, name: &str, done: &mut JobDone) -> Result<()> {
-        let path = format!("{}/{name}", job.path);
-        let Some(live) = job.live.get(name) else { return Ok(()) };
-        let (location, key) = self.library.file(&path)?;
-        let _room = self.room(0).await?;
-        let fails = |e: Error| e.during("delete", &location);
-        let mut there = live.clone();
-        for attempt in 1..=ATTEMPTS {
-            if there.etag.as_ref() != job.was.get(name) {
-                done.by_hand.push(HandEdit { path });
-                return Ok(());
-            }
-            lease.hold().await?;
-            match self.backend.delete_object(&key, &there).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => {
-                    lease.failed(&error);
-                    if error.kind() != ErrorKind::Conflict || attempt == ATTEMPTS {
-                        return Err(fails(error));
-                    }
-                }
-            }
-            match self.backend.object_meta(key.key()).await.map_err(fails)? {
-                Some(meta) => there = meta,
-                None => return Ok(()),
-            }
-        }
-        Err(fails(Error::new(ErrorKind::Conflict, "it cannot be deleted, though it is what it was")))
-    }
 }
 
 impl SkillFs {
@@ -621,7 +317,7 @@ impl SkillFs {
             let managed = Some(Managed { release: number, at, state });
             let Some(new) = &skill.new else {
                 let known = index.skills.entry(skill.path.clone()).or_insert_with(|| IndexedSkill {
-                    file: file_of(skill.live.keys()).unwrap_or("SKILL.md").to_owned(),
+                    file: skill_file(skill.live.keys().map(String::as_str)).unwrap_or("SKILL.md").to_owned(),
                     frontmatter: None,
                     head: None,
                     files: BTreeMap::new(),
@@ -634,7 +330,7 @@ impl SkillFs {
                 let etag = skill.same.get(&file.name).cloned().unwrap_or_default();
                 (file.name.clone(), IndexedFile { size: file.size, etag, sha256: file.sha256 })
             };
-            let file = file_of(new.files.iter().map(|file| &file.name)).unwrap_or("SKILL.md").to_owned();
+            let file = new.file().unwrap_or("SKILL.md").to_owned();
             let files = new.files.iter().map(indexed).collect();
             let skill = IndexedSkill { file, frontmatter: None, head: None, files, managed };
             index.skills.insert(new.path.clone(), skill);
@@ -772,27 +468,6 @@ impl SkillFs {
     }
 }
 
-/// What a skill is to be, from a plan.
-fn job_of(skill: &PlannedSkill, index: &Index) -> Job {
-    let known = index.skills.get(&skill.path);
-    let (files, content) = match &skill.new {
-        Some(new) => (
-            known.map(|known| known.files.clone()).unwrap_or_default(),
-            new.files.iter().map(|file| (file.name.clone(), file.content.clone())).collect(),
-        ),
-        None => (BTreeMap::new(), BTreeMap::new()),
-    };
-    let was = skill.live.iter().filter_map(|(name, meta)| Some((name.clone(), meta.etag.clone()?))).collect();
-    Job {
-        path: skill.path.clone(),
-        file: known.map(|known| known.file.clone()).unwrap_or_default(),
-        files,
-        was,
-        live: skill.live.clone(),
-        content,
-    }
-}
-
 /// Writes into an index that a skill's files lie where they belong.
 fn settle(index: &mut Index, job: &JobDone) {
     let Some(skill) = index.skills.get_mut(&job.path) else { return };
@@ -805,40 +480,6 @@ fn settle(index: &mut Index, job: &JobDone) {
     for (name, file) in &mut skill.files {
         file.etag = job.etags.get(name).cloned().unwrap_or_default();
     }
-}
-
-fn described(planned: &PlannedSkill) -> Option<(&str, &NewFile)> {
-    let new = planned.new.as_ref()?;
-    Some((&new.path, new.files.first()?))
-}
-
-/// The description of a category, from a plan.
-fn description_job(planned: &PlannedSkill, index: &Index) -> Option<Job> {
-    let (path, file) = described(planned)?;
-    let pending = index.categories.get(path)?.pending.as_ref()?;
-    let indexed = IndexedFile { size: file.size, etag: String::new(), sha256: file.sha256 };
-    Some(Job {
-        path: path.to_owned(),
-        file: DESCRIPTION.to_owned(),
-        files: BTreeMap::from([(DESCRIPTION.to_owned(), indexed)]),
-        was: pending.was.iter().map(|etag| (DESCRIPTION.to_owned(), etag.clone())).collect(),
-        live: planned.live.clone(),
-        content: BTreeMap::from([(DESCRIPTION.to_owned(), file.content.clone())]),
-    })
-}
-
-/// One object: it is the old one or the new one. `None` when somebody changed it meanwhile.
-async fn write_category(work: &Work<'_>, lease: &Lease<'_>, job: &Job) -> Result<Option<IndexedCategory>> {
-    let Some(file) = job.files.get(DESCRIPTION) else { return Ok(None) };
-    let (_, etag) = work.mirror_file(lease, job, DESCRIPTION, file).await?;
-    let Some(etag) = etag else { return Ok(None) };
-    let content = job.content.get(DESCRIPTION).unwrap_or(&NewContent::Blob);
-    let description = match file.size <= MAX_DESCRIPTION {
-        true => read_description(&work.content(&job.path, file.sha256, content).await?, true),
-        false => None,
-    };
-    let file = IndexedFile { size: file.size, etag, sha256: file.sha256 };
-    Ok(Some(IndexedCategory { file, description, published: true, pending: None }))
 }
 
 /// Writes into an index what became of the description of a category.
@@ -886,159 +527,4 @@ fn record_of(index: &Index, plan: &Plan, at: u64, number: u64) -> Result<Release
     let published = index.categories.iter().filter(|(_, known)| known.published || known.pending.is_some());
     let categories = published.map(|(path, category)| (path.clone(), described(category))).collect();
     Ok(ReleaseRecord { note, skills, categories })
-}
-
-/// Contents of a source, by their digests.
-fn contents(source: Option<&NewLibrary>) -> BTreeMap<Sha256, NewContent> {
-    let Some(source) = source else { return BTreeMap::new() };
-    let files = source.skills.iter().flat_map(|skill| &skill.files).chain(source.categories.values());
-    files.map(|file| (file.sha256, file.content.clone())).collect()
-}
-
-/// Blobs that were lost are written anew, from what is at hand.
-async fn restore(backend: &S3Backend, library: &Library, jobs: &Jobs) -> Result<()> {
-    let mut wanted = BTreeMap::new();
-    for job in jobs.skills.iter().chain(&jobs.categories) {
-        for (name, file) in &job.files {
-            if let Some(content) = job.content.get(name) {
-                let (size, sha256) = (file.size, file.sha256);
-                wanted.insert(sha256, NewFile { name: name.clone(), size, sha256, content: content.clone() });
-            }
-        }
-    }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let there = stored(backend, library, wanted.keys().copied().collect()).await?;
-    let silent = |_: PushProgress| ();
-    let work = Work::new(backend, library, "", (0, 0), &silent);
-    for (sha256, file) in &wanted {
-        if !there.contains_key(sha256) {
-            work.blob(&file.name, file, None).await?;
-        }
-    }
-    Ok(())
-}
-
-/// What lies where the jobs are to write.
-async fn look(backend: &S3Backend, library: &Library, jobs: &mut Jobs) -> Result<()> {
-    let looks: Vec<_> = jobs.skills.iter().map(|job| live_objects(backend, library, &job.path)).collect();
-    let looks: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
-    for (job, live) in jobs.skills.iter_mut().zip(looks) {
-        job.live = live;
-    }
-    for job in &mut jobs.categories {
-        let (_, key) = library.file(&format!("{}/{DESCRIPTION}", job.path))?;
-        let there = backend.object_meta(key.key()).await?;
-        job.live = there.map(|meta| (DESCRIPTION.to_owned(), meta)).into_iter().collect();
-    }
-    Ok(())
-}
-
-/// Keeps what nobody published and is about to be changed or deleted, as blobs.
-async fn adopt(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>) -> Result<Recorded> {
-    let library = &plan.library;
-    let found = plan.changing().filter(|skill| !skill.kept && file_of(skill.live.keys()).is_some());
-    let files: Vec<_> = found
-        .flat_map(|skill| skill.live.iter().map(|(name, meta)| (skill.path.as_str(), name.as_str(), meta)))
-        .collect();
-    let total = (files.len() as u64, files.iter().map(|(_, _, meta)| meta.size).sum());
-    if files.is_empty() {
-        return Ok(Recorded::new());
-    }
-    let work = Work::new(backend, library, "keeping", total, watch);
-    let work = &work;
-    let reads: Vec<_> = files
-        .into_iter()
-        .map(|(path, name, meta)| async move {
-            let _room = work.room(meta.size).await?;
-            let (location, key) = library.file(&format!("{path}/{name}"))?;
-            let found = backend.object(key.key()).await.map_err(|e| e.during("read", &location))?;
-            let Some((_, bytes)) = found.filter(|(now, _)| now.etag == meta.etag) else {
-                return Err(Error::new(ErrorKind::Conflict, format!("`{location}` was changed meanwhile"))
-                    .at(&location)
-                    .with_hint("nothing was published; run it again to see what would change now"));
-            };
-            let sha256 = Sha256::of(&bytes);
-            let put = backend.put_object(&library.blob(sha256), name, bytes, Condition::Always).await;
-            put.map_err(|e| e.during("keep", &location))?;
-            work.tell(1, meta.size);
-            Ok((path.to_owned(), name.to_owned(), RecordedFile { size: meta.size, sha256 }))
-        })
-        .collect();
-    let kept: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
-    let mut recorded = Recorded::new();
-    for (path, name, file) in kept {
-        recorded.entry(path).or_default().insert(name, file);
-    }
-    Ok(recorded)
-}
-
-/// The file among these that makes a directory a skill.
-pub(super) fn file_of<'n>(names: impl Iterator<Item = &'n String>) -> Option<&'n str> {
-    names
-        .map(String::as_str)
-        .filter(|name| name.eq_ignore_ascii_case("SKILL.md"))
-        .min_by_key(|name| (*name != "SKILL.md", *name != "skill.md", (*name).to_owned()))
-}
-
-/// Which contents lie among the blobs already, with their sizes. Those that may be about to go do not count.
-async fn stored(
-    backend: &S3Backend,
-    library: &Library,
-    wanted: BTreeSet<Sha256>,
-) -> Result<BTreeMap<Sha256, u64>> {
-    let young = |meta: &Meta| {
-        let age = meta.modified.and_then(|at| backend.server_time().duration_since(at).ok());
-        age.unwrap_or_default() < NEAR_ITS_END
-    };
-    let mut found = BTreeMap::new();
-    if wanted.len() <= FEW {
-        let looks: Vec<_> = wanted
-            .into_iter()
-            .map(|sha256| async move {
-                Ok::<_, Error>((sha256, backend.object_meta(library.blob(sha256).key()).await?))
-            })
-            .collect();
-        let looks: Vec<_> = stream::iter(looks).buffer_unordered(FEW).try_collect().await?;
-        for (sha256, meta) in looks {
-            if let Some(meta) = meta.filter(young) {
-                found.insert(sha256, meta.size);
-            }
-        }
-        return Ok(found);
-    }
-    for (sha256, meta) in blobs(backend, library).await? {
-        if young(&meta) {
-            found.insert(sha256, meta.size);
-        }
-    }
-    Ok(found)
-}
-
-/// All blobs of a library: sixteen listings at once.
-pub(super) async fn blobs(backend: &S3Backend, library: &Library) -> Result<Vec<(Sha256, Meta)>> {
-    let listings: Vec<_> = "0123456789abcdef"
-        .chars()
-        .map(|digit| async move { backend.objects(&library.blobs(&digit.to_string())).await })
-        .collect();
-    let listed: Vec<_> = stream::iter(listings).buffer_unordered(16).try_collect().await?;
-    let named = |(key, meta): (String, Meta)| Some((library.digest_of(&key)?, meta));
-    Ok(listed.into_iter().flatten().filter_map(named).collect())
-}
-
-/// What lies below a skill's path, whatever releases say.
-pub(super) async fn live_objects(
-    backend: &S3Backend,
-    library: &Library,
-    path: &str,
-) -> Result<BTreeMap<String, Meta>> {
-    let prefix = library.directory(path);
-    let top = prefix.as_str().len();
-    let objects = backend.objects(&prefix).await?;
-    Ok(objects
-        .into_iter()
-        .filter(|(key, _)| key.len() > top && !key.ends_with('/'))
-        .map(|(key, meta)| (key[top..].to_owned(), meta))
-        .collect())
 }

@@ -7,8 +7,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
+use super::blobs::blobs;
 use super::lease::UnderWay;
-use super::publish::{PushProgress, PushWatch, blobs};
+use super::publish::{PushProgress, PushWatch};
 use crate::backend::{S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Sha256, State};

@@ -18,6 +18,7 @@ use crate::entry::{Entry, Page};
 use crate::error::Result;
 use crate::id::LibraryId;
 use crate::index::{Index, IndexedCategory, IndexedSkill, Sha256, State};
+use crate::manifest::skill_file_rank;
 use crate::mount::Directory;
 use crate::path::VirtualPath;
 use crate::store::{ByteRange, Listed, Meta};
@@ -282,12 +283,9 @@ impl LayerListing {
         let mut found: BTreeMap<String, String> = BTreeMap::new();
         for path in self.files.keys() {
             let Some((directory, name)) = path.rsplit_once('/') else { continue };
-            if !name.eq_ignore_ascii_case("SKILL.md") {
-                continue;
-            }
-            let rank = |name: &str| (name != "SKILL.md", name != "skill.md", name.to_owned());
+            let Some(rank) = skill_file_rank(name) else { continue };
             match found.get(directory) {
-                Some(known) if rank(known) <= rank(name) => {}
+                Some(known) if skill_file_rank(known) <= Some(rank) => {}
                 _ => {
                     found.insert(directory.to_owned(), name.to_owned());
                 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::manifest::{Diagnostic, Document, Severity, validate};
+use crate::manifest::{Diagnostic, Document, Severity, skill_file, skill_file_rank, validate};
 
 /// Folders deeper than this are not looked into.
 const MAX_DEPTH: usize = 16;
@@ -59,14 +59,13 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, PathBuf)>) {
         match entry.file_type() {
             // Linked folders are not followed: they may lead anywhere, and round in circles.
             Ok(kind) if kind.is_dir() && !name.starts_with('.') => folders.push(entry.path()),
-            Ok(_) if name.eq_ignore_ascii_case("SKILL.md") && entry.path().is_file() => {
+            Ok(_) if skill_file_rank(&name).is_some() && entry.path().is_file() => {
                 skill_files.push(name);
             }
             _ => {}
         }
     }
-    skill_files.sort_by_key(|name| (name != "SKILL.md", name != "skill.md", name.clone()));
-    match skill_files.into_iter().next() {
+    match skill_file(skill_files.iter().map(String::as_str)) {
         Some(name) => found.push((folder.to_owned(), folder.join(name))),
         None if depth < MAX_DEPTH => folders.iter().for_each(|folder| find(folder, depth + 1, found)),
         None => {}

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, check_name, failed, hex};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::manifest::skill_file_rank;
 
 /// What belongs to tools, not to skills.
 const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
@@ -81,7 +82,7 @@ impl Scan {
             }
         };
         let is_skill = |item: &Item| {
-            item.name.eq_ignore_ascii_case("SKILL.md") && item.kind != Kind::Folder && item.path.is_file()
+            skill_file_rank(&item.name).is_some() && item.kind != Kind::Folder && item.path.is_file()
         };
         if items.iter().any(is_skill) {
             self.found.push(Found { path: path.to_owned(), folder: folder.to_owned(), bad_name });

@@ -196,7 +196,7 @@ fn links_never_lead_out() {
     let folder = tree(&[
         ("bad/SKILL.md", &a),
         ("good/SKILL.md", &a),
-        ("shared/notes.md", "n"),
+        ("common/notes.md", "n"),
         (".git/config", "token"),
         ("sly/SKILL.md", &a),
         ("gone/SKILL.md", &a),
@@ -204,7 +204,7 @@ fn links_never_lead_out() {
     ]);
     let at = |name: &str| folder.path().join(name);
     symlink(secret.path().join("secret"), at("bad/notes.md")).unwrap();
-    symlink("../shared/notes.md", at("good/notes.md")).unwrap();
+    symlink("../common/notes.md", at("good/notes.md")).unwrap();
     symlink(secret.path().join("d"), at("good/folder")).unwrap();
     symlink("../.git/config", at("sly/notes.md")).unwrap();
     symlink("nowhere", at("gone/notes.md")).unwrap();
