@@ -86,7 +86,7 @@ impl SkillFs {
         accept: bool,
         watch: &(dyn Fn(u64, u64) + Sync),
     ) -> Result<Indexed> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let mut round = 1;
         let (union, index, made) = loop {
             let union = backend.union_all().await?;

@@ -40,7 +40,7 @@ use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
-use crate::store::{RequestCounts, Store};
+use crate::store::{RequestCounts, SessionCredentials, Store};
 
 /// One bucket: the handle that a process shares.
 ///
@@ -80,6 +80,10 @@ impl SkillFs {
     #[cfg(feature = "embedded")]
     pub async fn embedded(embedded: &Embedded, settings: &Settings) -> Result<Self> {
         settings.check()?;
+        if settings.role.is_some() {
+            return Err(Error::new(ErrorKind::InvalidInput, "an embedded store has no roles")
+                .with_hint("leave the role out, or use a bucket on S3"));
+        }
         let store = Store::embedded(embedded, settings.clone()).await?;
         Ok(Self::over(store, settings))
     }
@@ -98,12 +102,25 @@ impl SkillFs {
     }
 
     /// Opens a session. No I/O; it costs microseconds.
+    ///
+    /// Where [`Settings::role`](crate::Settings::role) is set, all that the session asks of the storage goes with
+    /// credentials of its own; the first request waits for them.
     #[must_use]
     pub fn session(&self, session: &Session) -> S3Backend {
         let mounts = Mounts::of(session);
+        let store = self.0.store.confined_to(Tenant::of(session), &mounts);
+        self.opened(session, mounts, store)
+    }
+
+    /// A session for those who look after libraries: on the credentials of this process.
+    pub(crate) fn own_session(&self, session: &Session) -> S3Backend {
+        self.opened(session, Mounts::of(session), self.0.store.on_behalf_of(Tenant::of(session)))
+    }
+
+    fn opened(&self, session: &Session, mounts: Mounts, store: Store) -> S3Backend {
         S3Backend {
             shared: self.0.clone(),
-            store: self.0.store.on_behalf_of(Tenant::of(session)),
+            store,
             layers: layers::name_of(&mounts),
             mounts: Arc::new(mounts),
             quota: session.quota,
@@ -111,6 +128,13 @@ impl SkillFs {
             fresh: false,
             pinned: None,
         }
+    }
+
+    /// For how many tenants this handle holds credentials and clients at the moment; at most
+    /// [`Role::max_scopes`](crate::Role::max_scopes).
+    #[must_use]
+    pub fn scopes(&self) -> u64 {
+        self.0.store.held_scopes()
     }
 
     /// What is remembered by all sessions of this handle, and how often it helped.
@@ -160,6 +184,22 @@ impl S3Backend {
     #[must_use]
     pub fn fresh(&self) -> Self {
         Self { fresh: true, ..self.clone() }
+    }
+
+    /// The session's own credentials, for other tools that shall reach what it reaches and nothing else. Only
+    /// with a [`Role`](crate::Role).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] without a role, without mounts, and when the session's policy is too long for
+    /// STS; [`ErrorKind::Denied`] when STS refuses.
+    pub async fn credentials(&self) -> Result<SessionCredentials> {
+        self.store.credentials().await
+    }
+
+    /// Whether S3 itself confines the session to its mounts.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        self.store.is_confined()
     }
 
     pub(crate) fn lists_undescribed_skills(&self) -> bool {

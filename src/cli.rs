@@ -18,10 +18,10 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
-use self::args::{Args, Command, Global, Grant};
+use self::args::{Args, Command, Global, Grant, RoleWith};
 use self::output::Output;
 use crate::backend::{S3Backend, SkillFs, Window};
-use crate::config::{self, Settings, env};
+use crate::config::{self, Role, Settings, env};
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
@@ -143,6 +143,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
             output.hidden(tree.hidden);
         }
         Command::Skills(command) => skills::run(&backend, command, output).await?,
+        Command::Credentials => output::credentials(&backend.credentials().await?)?,
         Command::Admin(_) | Command::Completions { .. } | Command::Demo => {}
         command => return files::run(&backend, command, content, output).await,
     }
@@ -182,6 +183,7 @@ async fn connect(global: &Global, writes: bool, output: &Output) -> Result<Skill
             let settings = Settings {
                 endpoint_url: global.endpoint_url.clone().or_else(config::endpoint_from_env),
                 region: global.region.clone(),
+                role: role(global)?,
                 ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
             };
             SkillFs::connect(&settings).await
@@ -192,6 +194,25 @@ async fn connect(global: &Global, writes: bool, output: &Output) -> Result<Skill
 /// An embedded store is a directory of one's own. The environment's bucket is one on S3.
 fn embedded_settings(global: &Global) -> Settings {
     Settings::new(global.bucket.as_deref().unwrap_or(EMBEDDED_BUCKET))
+}
+
+/// The role that flags and environment name.
+fn role(global: &Global) -> Result<Option<Role>> {
+    let Some(arn) = config::given(&global.role_arn, env::ROLE_ARN) else {
+        if global.role_external_id.is_some() || !global.role_with.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "options of a role are given, and no role")
+                .with_hint(format!("name it with `--role-arn` or {}", env::ROLE_ARN)));
+        }
+        return Ok(None);
+    };
+    let with = |option| global.role_with.contains(&option);
+    Ok(Some(Role {
+        external_id: global.role_external_id.clone(),
+        session_tags: with(RoleWith::Tags),
+        compact_policy: with(RoleWith::Compact),
+        kms: with(RoleWith::Kms),
+        ..Role::new(arn)
+    }))
 }
 
 fn session(global: &Global) -> Result<Session> {

@@ -19,6 +19,10 @@ pub mod env {
     pub const TICKET: &str = "SKILLFS_TICKET";
     /// The shared libraries of the session, between commas (command line only).
     pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
+    /// The role that sessions assume (command line only).
+    pub const ROLE_ARN: &str = "SKILLFS_ROLE_ARN";
+    /// The address of STS, as the AWS tools know it.
+    pub const AWS_ENDPOINT_URL_STS: &str = "AWS_ENDPOINT_URL_STS";
     /// The address of S3, as the AWS tools know it.
     pub const AWS_ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
     /// The address of every service, as the AWS tools know it.
@@ -79,6 +83,9 @@ pub struct Settings {
     /// Whether a skill without a description of its own is a skill, described by the beginning of its
     /// text. Default true.
     pub list_undescribed_skills: bool,
+    /// The role that every session assumes, so that S3 itself confines it to its own prefixes. Default none:
+    /// sessions run on the credentials of this process.
+    pub role: Option<Role>,
 }
 
 impl Settings {
@@ -103,6 +110,7 @@ impl Settings {
             part_bytes: 8 * 1024 * 1024,
             single_copy_bytes: 5 * 1024 * 1024 * 1024,
             list_undescribed_skills: true,
+            role: None,
         }
     }
 
@@ -161,7 +169,105 @@ impl Settings {
         if let Some(region) = &self.region {
             check_region(region)?;
         }
+        if let Some(role) = &self.role {
+            role.check(&self.bucket)?;
+        }
         self.credentials.as_ref().map_or(Ok(()), StaticCredentials::check)
+    }
+}
+
+/// A role that each session assumes, with a policy for its own prefixes.
+///
+/// Then S3 itself refuses what lies outside of them: a defect in this crate cannot open another tenant's files.
+/// The module in `terraform/` makes such a role. Administrators' operations do not use it.
+///
+/// ```
+/// use skillfs::{Role, Settings};
+///
+/// let role = Role::new("arn:aws:iam::123456789012:role/acme-skillfs-agents");
+/// let settings = Settings { role: Some(role), ..Settings::new("acme-skillfs") };
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    /// Its ARN.
+    pub arn: String,
+    /// What the role wants to hear from a service of another account.
+    pub external_id: Option<String>,
+    /// Whether `user`, `thread`, `ticket` and `library1`… are passed as session tags besides the policy, for
+    /// roles whose own policy reads them. Default false.
+    pub session_tags: bool,
+    /// Whether the policy has one pattern for a library instead of two, so that two to three times as many fit. It
+    /// then covers all below `{user}/` and `shared/{library}/`; the module's role reads only `skills/` and
+    /// `.skillfs/` there. Default false.
+    pub compact_policy: bool,
+    /// Whether the bucket is encrypted with a key of KMS. Default false.
+    pub kms: bool,
+    /// How long credentials hold; they are renewed before. From 15 minutes to 12 hours, and no longer than
+    /// the role allows. Default one hour.
+    pub duration: Duration,
+    /// The address of STS. By default that of the storage, if that has one outside of AWS; else AWS's own.
+    pub sts_endpoint_url: Option<String>,
+    /// For how many tenants credentials and clients are held at once. Default 1,000.
+    pub max_scopes: u64,
+}
+
+impl Role {
+    /// The defaults for a role.
+    pub fn new(arn: impl Into<String>) -> Self {
+        Self {
+            arn: arn.into(),
+            external_id: None,
+            session_tags: false,
+            compact_policy: false,
+            kms: false,
+            duration: Duration::from_secs(60 * 60),
+            sts_endpoint_url: None,
+            max_scopes: 1000,
+        }
+    }
+
+    /// `aws`, except in China and GovCloud.
+    pub(crate) fn partition(&self) -> &str {
+        self.arn.split(':').nth(1).unwrap_or("aws")
+    }
+
+    fn check(&self, bucket: &str) -> Result<()> {
+        const HINT: &str = "write it as `arn:aws:iam::123456789012:role/acme-skillfs-agents`";
+        let pieces: Vec<_> = self.arn.splitn(6, ':').collect();
+        let is_role = match pieces[..] {
+            ["arn", partition, "iam", "", account, name] => {
+                partition.starts_with("aws")
+                    && partition.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
+                    && account.len() == 12
+                    && account.bytes().all(|byte| byte.is_ascii_digit())
+                    && name.len() > "role/".len()
+                    && name.starts_with("role/")
+                    && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\*?$".contains(&byte))
+            }
+            _ => false,
+        };
+        if !is_role || self.arn.len() > 2048 {
+            return Err(invalid("role", &self.arn, HINT));
+        }
+        let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
+        if !(minutes(15)..=minutes(12 * 60)).contains(&self.duration) {
+            let given = format!("{:?}", self.duration);
+            return Err(invalid("role duration", &given, "it is from 15 minutes to 12 hours"));
+        }
+        if let Some(id) = &self.external_id {
+            let plain = |c: char| c.is_ascii_alphanumeric() || "_+=,.@:/-".contains(c);
+            if !(2..=1224).contains(&id.len()) || !id.chars().all(plain) {
+                return Err(invalid("external id", id, "it has 2 to 1,224 letters, digits and `_+=,.@:/-`"));
+            }
+        }
+        if bucket.starts_with("arn:") {
+            return Err(invalid(
+                "bucket for sessions with a role",
+                bucket,
+                "their policies name a bucket: give its name instead of an access point",
+            ));
+        }
+        self.sts_endpoint_url.as_deref().map_or(Ok(()), check_url)
     }
 }
 
@@ -250,6 +356,16 @@ fn check_secret(name: &str, value: &str) -> Result<()> {
 /// The endpoint that the environment names: ours first, then the two of AWS.
 pub(crate) fn endpoint_from_env() -> Option<String> {
     [env::ENDPOINT_URL, env::AWS_ENDPOINT_URL_S3, env::AWS_ENDPOINT_URL].into_iter().find_map(var)
+}
+
+/// Where STS is, for a storage at this address: there too, unless that is AWS. `None` is AWS's own place.
+pub(crate) fn sts_endpoint(role: &Role, storage: Option<&str>) -> Option<String> {
+    let beside = || {
+        let host = storage?.split("://").nth(1)?.split(['/', ':']).next()?;
+        let of_aws = [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end));
+        (!of_aws).then(|| storage.unwrap_or_default().to_owned())
+    };
+    role.sts_endpoint_url.clone().or_else(|| var(env::AWS_ENDPOINT_URL_STS)).or_else(beside)
 }
 
 /// A flag, else an environment variable that is not empty.
@@ -367,6 +483,55 @@ mod tests {
         credentials.session_token = Some("hunter3".into());
         let shown = format!("{:?}", Settings { credentials: Some(credentials), ..Settings::new("b") });
         assert!(shown.contains("AKIA") && !shown.contains("hunter"), "{shown}");
+    }
+
+    #[test]
+    fn a_role_is_an_arn_of_one() {
+        let check = |role: Role| {
+            Settings { role: Some(role), ..Settings::new("b") }.check().map_err(|error| error.kind())
+        };
+        for arn in [
+            "arn:aws:iam::123456789012:role/acme-agents",
+            "arn:aws-cn:iam::123456789012:role/path/to/agents",
+            "arn:aws-us-gov:iam::000000000000:role/a",
+        ] {
+            assert_eq!(check(Role::new(arn)), Ok(()), "{arn}");
+        }
+        for arn in [
+            "",
+            "acme-agents",
+            "arn:aws:iam::123456789012:user/ana",
+            "arn:aws:iam::123456789012:role/",
+            "arn:aws:iam::12345:role/a",
+            "arn:aws:sts::123456789012:assumed-role/a/b",
+            "arn:aws:iam:eu-south-2:123456789012:role/a",
+            "arn:aws:iam::123456789012:role/a\n",
+            "arn:aws\",\"x:iam::123456789012:role/a",
+            "arn:aws:iam::123456789012:role/*",
+        ] {
+            assert_eq!(check(Role::new(arn)), Err(ErrorKind::InvalidInput), "{arn}");
+        }
+        let arn = "arn:aws:iam::123456789012:role/a";
+        for duration in [Duration::ZERO, Duration::from_secs(899), Duration::from_secs(43_201)] {
+            assert_eq!(check(Role { duration, ..Role::new(arn) }), Err(ErrorKind::InvalidInput));
+        }
+        for id in ["x", "a b", "é.é"] {
+            let external_id = Some(id.to_owned());
+            assert_eq!(check(Role { external_id, ..Role::new(arn) }), Err(ErrorKind::InvalidInput), "{id}");
+        }
+        let point = Settings { role: Some(Role::new(arn)), ..Settings::new("arn:aws:s3:x:1:accesspoint/y") };
+        assert_eq!(point.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn sts_is_where_the_storage_is_unless_that_is_aws() {
+        let role = Role::new("arn:aws:iam::123456789012:role/a");
+        let at = |storage| sts_endpoint(&role, storage);
+        assert_eq!(at(Some("http://127.0.0.1:4566")).as_deref(), Some("http://127.0.0.1:4566"));
+        assert_eq!(at(Some("https://bucket.vpce-1.s3.eu-south-2.vpce.amazonaws.com")), None);
+        assert_eq!(at(None), None);
+        let role = Role { sts_endpoint_url: Some("http://127.0.0.1:1".into()), ..role };
+        assert_eq!(sts_endpoint(&role, None).as_deref(), Some("http://127.0.0.1:1"));
     }
 
     #[test]

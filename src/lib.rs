@@ -110,6 +110,8 @@ mod path;
 
 mod mount;
 
+mod policy;
+
 mod entry;
 mod pattern;
 mod search;
@@ -146,7 +148,7 @@ pub use crate::backend::{
     Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
 };
 pub use crate::cache::CacheCounts;
-pub use crate::config::{Freshness, Settings, StaticCredentials, Timeouts, env};
+pub use crate::config::{Freshness, Role, Settings, StaticCredentials, Timeouts, env};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
@@ -159,4 +161,4 @@ pub use crate::skill::{
     AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,
     ResourceKind, Skill, SkillLibrary, Unknown, available_skills, check_folder,
 };
-pub use crate::store::RequestCounts;
+pub use crate::store::{RequestCounts, SessionCredentials};

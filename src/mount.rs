@@ -12,6 +12,8 @@ use crate::path::VirtualPath;
 
 /// The mount that has layers.
 const SKILLS: &str = "skills";
+/// Its end in a key.
+const SKILLS_SUFFIX: &str = "skills/";
 
 /// The catalogue index, beside a library.
 const INDEX: &str = ".skillfs/index.json";
@@ -170,6 +172,18 @@ impl Mount {
         self.path.name() == Some(SKILLS)
     }
 
+    fn reach(&self) -> impl Iterator<Item = Reach> {
+        self.layers.iter().filter_map(|layer| {
+            let prefix = layer.prefix.as_str();
+            if !self.is_layered() {
+                let write = self.access == Access::ReadWrite;
+                return Some(Reach::Below { prefix: prefix.to_owned(), write });
+            }
+            let home = prefix.strip_suffix(SKILLS_SUFFIX)?.to_owned();
+            Some(Reach::Library { home })
+        })
+    }
+
     fn directory(&self, layer: usize) -> Option<Directory> {
         let prefix = self.layers.get(layer)?.prefix.clone();
         Some(Directory { path: self.path.clone(), prefix })
@@ -287,6 +301,27 @@ impl KeyPrefix {
     /// Whether a key could begin with it at all.
     pub(crate) fn can_have_keys(&self) -> bool {
         self.0.len() <= MAX_KEY_BYTES
+    }
+}
+
+/// A part of the bucket that a session reaches.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Reach {
+    /// All that lies below a prefix.
+    Below { prefix: String, write: bool },
+    /// A library and what lies beside it, by the prefix of both.
+    Library { home: String },
+}
+
+impl Reach {
+    /// The prefixes of all keys in it. Each ends with `/`.
+    pub(crate) fn prefixes(&self) -> Vec<String> {
+        match self {
+            Self::Below { prefix, .. } => vec![prefix.clone()],
+            Self::Library { home } => {
+                [SKILLS, ".skillfs"].iter().map(|name| format!("{home}{name}/")).collect()
+            }
+        }
     }
 }
 
@@ -499,6 +534,13 @@ impl Mounts {
         Self(mounts)
     }
 
+    /// What of the bucket lies behind them, in an order that does not depend on that of the libraries.
+    pub(crate) fn reach(&self) -> Vec<Reach> {
+        let mut reach: Vec<_> = self.iter().flat_map(Mount::reach).collect();
+        reach.sort();
+        reach
+    }
+
     /// In the order of their paths.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.0.iter()
@@ -521,14 +563,14 @@ impl Mounts {
     /// The catalogue index of a layer of `/skills`. It lies beside the library, and no path names it.
     pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
-        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix("skills/")?;
+        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
         Some(ObjectKey(format!("{home}{INDEX}")))
     }
 
     /// The content of a published file of a layer of `/skills`.
     pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256) -> Option<ObjectKey> {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
-        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix("skills/")?;
+        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
         Some(ObjectKey(format!("{home}{BLOBS}{sha256}")))
     }
 

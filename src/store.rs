@@ -7,14 +7,17 @@ mod answer;
 mod body;
 mod budget;
 mod client;
+mod clients;
 mod failure;
 mod gate;
 mod history;
 mod intercept;
 mod lean;
 mod list;
+mod memory;
 mod pace;
 mod parts;
+mod scope;
 mod send;
 mod sign;
 mod write;
@@ -24,33 +27,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use aws_sdk_s3::Client;
 use tokio::sync::OnceCell;
 use tracing::instrument;
 
 use self::answer::Answer;
 pub(crate) use self::body::Body;
+use self::clients::Clients;
 use self::failure::Failure;
 use self::gate::Gate;
 pub(crate) use self::history::{History, WriteId};
 pub use self::intercept::RequestCounts;
 use self::intercept::{Counters, ServerClock};
-use self::lean::{Ask, Lean};
+use self::lean::Ask;
 pub(crate) use self::list::{Listed, Lister};
+pub(crate) use self::memory::Memory;
 #[cfg(feature = "cli")]
 pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{LastWork, PartSource, Parts};
+pub use self::scope::SessionCredentials;
+use self::scope::{Scope, Scopes};
 use self::send::{Paces, Sending};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{ObjectKey, Tenant, WritableKey};
+use crate::mount::{Mounts, ObjectKey, Tenant, WritableKey};
 
 /// One bucket, and the client that speaks to it, on behalf of one tenant.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     bucket: Arc<Bucket>,
     tenant: Tenant,
+    /// What its credentials are confined to; `None` for those of this process.
+    scope: Option<Arc<Scope>>,
+    memory: Memory,
 }
 
 impl Deref for Store {
@@ -64,14 +73,11 @@ impl Deref for Store {
 /// What all tenants share.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    client: Client,
-    /// The same for GET and HEAD, with fewer time limits of its own.
-    reader: Client,
-    /// GET without it, as a rule.
-    lean: Lean,
-    /// The same without retries and time limits: what may be sent again, and when, [`write`] decides.
-    writer: Client,
-    name: String,
+    /// Those on the credentials of this process.
+    own: Arc<Clients>,
+    /// Where sessions have credentials of their own.
+    scopes: Option<Arc<Scopes>>,
+    name: Arc<str>,
     /// Where the server is, for messages; `None` is AWS.
     endpoint: Option<String>,
     counters: Counters,
@@ -176,9 +182,14 @@ impl Store {
         self.counters.snapshot()
     }
 
-    /// What is remembered of this bucket.
+    /// What is remembered of this bucket, by all.
     pub(crate) fn cache(&self) -> &Arc<Cache> {
         &self.cache
+    }
+
+    /// The same, as far as this tenant may see it.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     /// To be held while an object is changed: however that ends, what was known of it is forgotten.
@@ -186,9 +197,57 @@ impl Store {
         Changing { cache: self.cache.clone(), keys: keys.into_iter().map(WritableKey::as_str).collect() }
     }
 
-    /// The same bucket on behalf of a tenant.
+    /// The same bucket on behalf of a tenant, on the credentials of this process.
     pub(crate) fn on_behalf_of(&self, tenant: Tenant) -> Self {
-        Self { bucket: self.bucket.clone(), tenant }
+        self.with_scope(tenant, None)
+    }
+
+    /// The same on credentials for these mounts, where there is a role to assume.
+    pub(crate) fn confined_to(&self, tenant: Tenant, mounts: &Mounts) -> Self {
+        let scope = self.scopes.as_ref().map(|scopes| Arc::new(scopes.scope(mounts.reach())));
+        self.with_scope(tenant, scope)
+    }
+
+    fn with_scope(&self, tenant: Tenant, scope: Option<Arc<Scope>>) -> Self {
+        let memory = Memory::new(self.bucket.cache.clone(), scope.clone());
+        Self { bucket: self.bucket.clone(), tenant, scope, memory }
+    }
+
+    /// Whether S3 itself confines what is asked here.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.scope.is_some()
+    }
+
+    /// The credentials of a session that has its own.
+    pub(crate) async fn credentials(&self) -> Result<SessionCredentials> {
+        match &self.scope {
+            Some(scope) => scope.credentials().await,
+            None => Err(Error::new(ErrorKind::InvalidInput, "the session has no credentials of its own")
+                .with_hint("open it with a role (`--role-arn`); see terraform/README.md")),
+        }
+    }
+
+    /// For how many scopes credentials are held.
+    pub(crate) fn held_scopes(&self) -> u64 {
+        self.scopes.as_ref().map_or(0, |scopes| scopes.count())
+    }
+
+    /// Whom to send requests with.
+    async fn clients(&self) -> Result<Arc<Clients>, Failure> {
+        match &self.scope {
+            None => Ok(self.own.clone()),
+            // Boxed: all others would carry it.
+            Some(scope) => Box::pin(scope.clients()).await.map_err(Failure::told),
+        }
+    }
+
+    /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
+    /// missing key may look like. A listing tells; one request.
+    async fn is_missing(&self, key: &ObjectKey, failure: &Failure) -> Result<bool> {
+        if self.scope.is_none() || !failure.may_mean_missing() {
+            return Ok(false);
+        }
+        Ok(!self.lists(key).await?)
     }
 
     pub(crate) fn tenant(&self) -> &Tenant {
@@ -255,6 +314,7 @@ impl Store {
                 Ok(Fetched::Changed)
             }
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
+            Err(failure) if self.is_missing(key, &failure).await? => Ok(Fetched::Missing),
             Err(failure) => Err(self.fail(failure)),
         }
     }
@@ -271,15 +331,9 @@ impl Store {
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
         let ask = Arc::new(Ask { key: key.clone(), range: range.header(), if_match, if_none_match });
-        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
-            let (bucket, ask) = (bucket.clone(), ask.clone());
-            Box::pin(async move {
-                match bucket.lean.get(&ask).await {
-                    Some(answer) => answer,
-                    // Boxed: others would carry some kilobytes.
-                    None => Box::pin(bucket.get_by_sdk(&ask)).await,
-                }
-            })
+        let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
+            let (clients, ask) = (clients.clone(), ask.clone());
+            Box::pin(async move { clients.get(&ask).await })
         };
         // Boxed: callers would carry it.
         Box::pin(self.prompt(key.as_str(), |paces| &paces.get, send)).await
@@ -298,20 +352,6 @@ impl Store {
         let end = range.end.unwrap_or(total).min(total);
         let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), answer.body);
         Ok((meta, answer.properties, body))
-    }
-}
-
-impl Bucket {
-    async fn get_by_sdk(&self, ask: &Ask) -> Result<Answer, Failure> {
-        let request = self
-            .reader
-            .get_object()
-            .bucket(&self.name)
-            .key(ask.key.as_str())
-            .set_range(ask.range.clone())
-            .set_if_match(ask.if_match.clone())
-            .set_if_none_match(ask.if_none_match.clone());
-        Ok(request.send().await?.into())
     }
 }
 

@@ -135,7 +135,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn libraries(&self) -> Result<Libraries> {
-        let backend = self.session(&Session::default());
+        let backend = self.own_session(&Session::default());
         let users = backend.prefixes(&Library::of_all_users()).await?;
         let shared = backend.prefixes(&Library::of_all_shared()).await?;
         Ok(Libraries {
@@ -149,7 +149,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn library_skills(&self, library: &Library) -> Result<Vec<ListedSkill>> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let union = backend.union_all().await?;
         let index = union.index(0);
         Ok(union
@@ -175,7 +175,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn library_stats(&self, library: &Library) -> Result<LibraryStats> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let skills = self.library_skills(library).await?;
         let union = backend.union_all().await?;
         let index = union.index(0);
@@ -207,7 +207,7 @@ impl SkillFs {
         mut take: impl FnMut(SkillFiles) -> Result<()> + Send,
         watch: super::PushWatch<'_>,
     ) -> Result<u64> {
-        let backend = self.session(&library.session()).fresh().pinned().await?;
+        let backend = self.own_session(&library.session()).fresh().pinned().await?;
         let union = backend.union_all().await?;
         let category = category.unwrap_or_default();
         let within =

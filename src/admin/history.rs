@@ -63,7 +63,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn releases(&self, library: &Library) -> Result<Vec<Release>> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let index = read_index(&backend, library).await?;
         Ok(index.map_or_else(Vec::new, |(index, _)| {
             index.releases.iter().rev().map(|note| Release::of(note, &index)).collect()
@@ -126,7 +126,7 @@ impl SkillFs {
     /// [`ErrorKind::NotFound`] when the library has no such published skill, or it was not pinned;
     /// [`ErrorKind::Conflict`] while somebody is publishing.
     pub async fn pin(&self, library: &Library, skill: &str, release: Option<u64>) -> Result<()> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let missing = |what: &str| {
             Error::new(ErrorKind::NotFound, format!("{library} has no {what} `{}`", shorten(skill)))
                 .with_hint("name it by its path, such as `category/skill`; `admin list` shows them")
@@ -161,7 +161,7 @@ impl SkillFs {
     }
 
     async fn recorded(&self, library: &Library, release: u64) -> Result<(Index, ReleaseRecord)> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let none = || {
             Error::new(ErrorKind::NotFound, format!("{library} has no release {release}, or none any more"))
                 .with_hint("`admin releases` lists those that are kept")

@@ -299,7 +299,7 @@ impl SkillFs {
     /// [`ErrorKind::Conflict`] when the library keeps changing.
     #[instrument(name = "plan", skip_all, fields(%library))]
     pub async fn plan(&self, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<Plan> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let mut round = 1;
         loop {
             match plan_once(&backend, library, new, options).await {

@@ -45,7 +45,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn prune(&self, library: &Library) -> Result<Pruned> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let releases = forget(&backend, library).await?;
         let mut pruned = sweep(&backend, library, GRACE).await?;
         pruned.releases = releases;
@@ -212,7 +212,7 @@ mod tests {
             let plan = fs.plan(&library, &new, &PushOptions::default()).await.unwrap();
             fs.publish(&plan, &|_| ()).await.unwrap();
         }
-        let backend = fs.session(&library.session()).fresh();
+        let backend = fs.own_session(&library.session()).fresh();
         let count = async || blobs(&backend, &library).await.unwrap().len();
         // All of it is young.
         assert_eq!((count().await, fs.releases(&library).await.unwrap().len()), (25, KEPT));

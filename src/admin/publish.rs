@@ -106,7 +106,7 @@ impl SkillFs {
         if !plan.changes() {
             return Ok(published);
         }
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         backend.check_conditions(library).await?;
         let adopted = adopt(&backend, plan, watch).await?;
         self.upload(&backend, plan, &mut published, watch).await?;
@@ -177,7 +177,7 @@ impl SkillFs {
         source: Option<&NewLibrary>,
         watch: PushWatch<'_>,
     ) -> Result<Option<Vec<HandEdit>>> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         loop {
             let Some((index, etag)) = read_index(&backend, library).await? else { return Ok(None) };
             let Some(under_way) = UnderWay::of(&index, backend.server_time()) else { return Ok(None) };

@@ -99,7 +99,7 @@ impl SkillFs {
     /// Those of the storage.
     #[instrument(name = "verify", skip_all, fields(%library))]
     pub async fn verify(&self, library: &Library, read: bool, watch: PushWatch<'_>) -> Result<Verified> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let union = backend.union_all().await?;
         let mut found = Verified::default();
         let index = union.index(0);
@@ -192,7 +192,7 @@ impl SkillFs {
 
     /// Writes blobs anew from files that have their content.
     async fn restore_blobs(&self, library: &Library, found: &Verified) -> Result<()> {
-        let backend = self.session(&library.session()).fresh();
+        let backend = self.own_session(&library.session()).fresh();
         let union = backend.union_all().await?;
         for problem in &found.problems {
             if !matches!(problem.code, "missing-blob" | "damaged-blob") {

@@ -12,11 +12,11 @@ use bytes::Bytes;
 use super::S3Backend;
 use super::read::{ATTEMPTS, BYTES_ASKED, RANGES, changed_while_read};
 use super::union::{Found, Union};
-use crate::cache::{Cache, Epoch, Kept, Lookup};
+use crate::cache::{Epoch, Kept, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
+use crate::store::{Body, ByteRange, Expect, Fetched, Memory, Meta};
 use crate::text::{self, Binary, HEAD_BYTES, LineWindow};
 
 /// What a name means, by the rules of `read` and `stat`.
@@ -142,8 +142,8 @@ impl Fact {
 }
 
 impl S3Backend {
-    pub(crate) fn cache(&self) -> &Arc<Cache> {
-        self.store.cache()
+    pub(crate) fn cache(&self) -> &Memory {
+        self.store.memory()
     }
 
     /// How old an answer about a path may be.

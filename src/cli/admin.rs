@@ -20,6 +20,15 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         return Err(Error::new(ErrorKind::ReadOnly, "`--read-only` allows no changes")
             .with_hint("run it without `--read-only`"));
     }
+    if global.role_arn.is_some() {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "`--role-arn` is for sessions; administrators use no sessions",
+        )
+        .with_hint(
+            "run on an administrator's own role: name it in a profile of AWS, and that with AWS_PROFILE",
+        ));
+    }
     match command {
         AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
         AdminCommand::Index => index(global, output).await,

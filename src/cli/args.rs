@@ -52,6 +52,22 @@ pub(super) struct Global {
     /// A local store in this directory instead of S3
     #[arg(long, global = true, value_name = "DIR", help_heading = "Storage", conflicts_with_all = ["endpoint_url", "region"])]
     pub(super) embedded: Option<PathBuf>,
+    /// A role that the session assumes, confined to its own prefixes [env: SKILLFS_ROLE_ARN]
+    #[arg(long, global = true, value_name = "ARN", help_heading = "Session", conflicts_with = "embedded")]
+    pub(super) role_arn: Option<String>,
+    /// What the role needs: `compact` policies, session `tags`, `kms`; repeatable
+    #[arg(
+        long,
+        global = true,
+        value_name = "OPTION",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Session"
+    )]
+    pub(super) role_with: Vec<RoleWith>,
+    /// What the role wants to hear from another account
+    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
+    pub(super) role_external_id: Option<String>,
     /// Whose skills `/skills` shows [env: SKILLFS_USER]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) user: Option<String>,
@@ -287,6 +303,13 @@ pub(super) enum Command {
         after_help = "The library is named by --user ID or --library ID, never by the environment.\n\nExamples:\n  skillfs admin init lease-agreement\n  skillfs --bucket acme admin push ./skills --library notaries --dry-run\n  skillfs --bucket acme admin verify --library notaries"
     )]
     Admin(AdminCommand),
+    /// Print credentials that reach what the session reaches, and nothing else
+    ///
+    /// For other tools, as the `credential_process` of an AWS profile. They hold for an hour at most.
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme --role-arn $ROLE --user ana --thread t1 credentials\n\n  # ~/.aws/config\n  [profile ana]\n  credential_process = skillfs --bucket acme --role-arn arn:… --user ana --thread t1 credentials"
+    )]
+    Credentials,
     /// Print a completion script for a shell
     #[command(
         after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"
@@ -595,6 +618,17 @@ pub(super) struct Import {
     pub(super) place: Place,
     #[command(flatten)]
     pub(super) how: How,
+}
+
+/// What a role needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum RoleWith {
+    /// One pattern for a library in policies, so that more libraries fit.
+    Compact,
+    /// Session tags besides the policy.
+    Tags,
+    /// The right to use the bucket's key of KMS.
+    Kms,
 }
 
 /// What a session may be allowed.

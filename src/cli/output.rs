@@ -14,6 +14,7 @@ use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
+use crate::store::SessionCredentials;
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -403,6 +404,23 @@ pub(super) fn print(text: &str) -> Result<()> {
     let choice = anstream::AutoStream::choice(&io::stdout());
     let mut stdout = anstream::AutoStream::new(io::stdout().lock(), choice);
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
+}
+
+/// Credentials as the tools of AWS take them from a `credential_process`: secrets, on purpose.
+pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
+    #[derive(Serialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Process<'c> {
+        version: u8,
+        access_key_id: &'c str,
+        secret_access_key: &'c str,
+        session_token: &'c str,
+        expiration: String,
+    }
+    let SessionCredentials { access_key_id, secret_access_key, session_token, expires, .. } = credentials;
+    let expiration = format_time(*expires);
+    print(&to_json(&Process { version: 1, access_key_id, secret_access_key, session_token, expiration })?)?;
+    print("\n")
 }
 
 /// Prints content as it is, escape sequences in it included.

@@ -11,7 +11,6 @@ use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
-use aws_sdk_s3::Client;
 use aws_sdk_s3::config::endpoint::{DefaultResolver, Endpoint, EndpointFuture, Params, ResolveEndpoint};
 use aws_sdk_s3::config::retry::RetryPartition;
 use aws_sdk_s3::config::{
@@ -21,13 +20,17 @@ use aws_sdk_s3::config::{
 use aws_smithy_http_client::tls;
 use tokio::sync::OnceCell;
 
-use super::budget;
+use super::budget::{self, Budget};
+use super::clients::Blueprint;
 use super::gate::Gate;
 use super::intercept::{ServerClock, Watcher};
-use super::lean::{FIRST_BACKOFF, LONGEST_BACKOFF, Lean};
-use super::{Bucket, Counters, Paces, Store};
+use super::lean::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use super::scope::{Scopes, Sts};
+use super::{Bucket, Counters, Memory, Paces, Store};
 use crate::cache::Cache;
-use crate::config::{Settings, StaticCredentials, Timeouts, check_aws_variables, check_region};
+use crate::config::{
+    Role, Settings, StaticCredentials, Timeouts, check_aws_variables, check_region, sts_endpoint,
+};
 use crate::error::Result;
 use crate::mount::Tenant;
 
@@ -127,20 +130,20 @@ impl Store {
             .disable_operation_attempt_timeout()
             .disable_operation_timeout()
             .build();
-        let reader = Client::from_conf(config.to_builder().timeout_config(reading.clone()).build());
-        let lean = Lean::new(reader.clone(), &settings.bucket, watcher, &retries, &reading);
-        let writer = config
-            .to_builder()
-            .retry_config(RetryConfig::disabled())
-            .timeout_config(TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build())
-            .build();
+        let writing = TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build();
+        let name: Arc<str> = settings.bucket.as_str().into();
+        let (bucket, budget) = (name.clone(), Arc::new(Budget::default()));
+        let blueprint = Blueprint { config, bucket, reading, writing, retries, watcher, budget };
+        let own = Arc::new(blueprint.clients(None));
+        let scopes = settings.role.as_ref().map(|role| {
+            let sts = sts(settings, role, chain, &counters);
+            Scopes::new(sts, Arc::new(blueprint))
+        });
         let known = embedded || chain.endpoint_url().is_none();
         let bucket = Bucket {
-            client: Client::from_conf(config),
-            reader,
-            lean,
-            writer: Client::from_conf(writer),
-            name: settings.bucket.clone(),
+            own,
+            scopes,
+            name,
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             body_silence: settings.timeouts.attempt,
@@ -158,8 +161,32 @@ impl Store {
             cache: Arc::new(Cache::new(settings.cache_bytes)),
             paces: settings.reissue_slow.then(Paces::default),
         };
-        Ok(Self { bucket: Arc::new(bucket), tenant: Tenant::nobody() })
+        let memory = Memory::new(bucket.cache.clone(), None);
+        Ok(Self { bucket: Arc::new(bucket), tenant: Tenant::nobody(), scope: None, memory })
     }
+}
+
+/// STS, over the same connections and on the credentials of this process.
+fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters) -> Sts {
+    let endpoint = sts_endpoint(role, settings.endpoint_url.as_deref());
+    let clock = ServerClock::unknown();
+    // It is told once a call: credentials are rare.
+    let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
+    let mut chain = chain.to_builder();
+    chain.set_endpoint_url(endpoint.clone());
+    let config = aws_sdk_sts::config::Builder::from(&chain.build())
+        .timeout_config(
+            TimeoutConfig::builder()
+                .connect_timeout(settings.timeouts.connect)
+                .operation_attempt_timeout(settings.timeouts.attempt * 2)
+                .operation_timeout(settings.timeouts.operation)
+                .build(),
+        )
+        .retry_config(RetryConfig::standard().with_max_attempts(settings.max_attempts.max(1)))
+        .interceptor(watcher)
+        .build();
+    let bucket = settings.bucket.as_str().into();
+    Sts { client: aws_sdk_sts::Client::from_conf(config), clock, role: role.clone(), bucket, endpoint }
 }
 
 /// Where the bucket is: found once.

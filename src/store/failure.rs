@@ -34,13 +34,20 @@ pub(super) enum Outcome {
 
 #[derive(Debug)]
 enum Cause {
-    Answer { status: u16, code: String, message: String, bucket_region: Option<String> },
+    Answer {
+        status: u16,
+        code: String,
+        message: String,
+        bucket_region: Option<String>,
+    },
     Timeout,
     Unreachable,
     NoCredentials,
     Garbled,
     Contradiction,
     Request,
+    /// It was not sent, and why is said already.
+    Told,
 }
 
 impl From<Contradiction> for Failure {
@@ -96,6 +103,84 @@ impl Failure {
         Self { cause: Cause::Timeout, source: "no answer in time".into() }
     }
 
+    /// Nothing was sent, for this reason.
+    pub(super) fn told(error: Error) -> Self {
+        Self { cause: Cause::Told, source: Box::new(error) }
+    }
+
+    /// What a server said: its code, and its message.
+    pub(super) fn said(&self) -> (&str, &str) {
+        match &self.cause {
+            Cause::Answer { code, message, .. } => (code, message),
+            _ => ("", ""),
+        }
+    }
+
+    pub(super) fn into_source(self) -> BoxError {
+        self.source
+    }
+
+    /// The storage takes the credentials no longer. A HEAD has no body to say so in.
+    pub(super) fn is_expired(&self) -> bool {
+        match &self.cause {
+            Cause::Answer { status: 400, code, .. } if code.is_empty() => true,
+            Cause::Answer { code, .. } => code == "ExpiredToken",
+            _ => false,
+        }
+    }
+
+    /// Whether it may be how S3 says that a key is not there, to those who may not list the whole bucket.
+    pub(super) fn may_mean_missing(&self) -> bool {
+        matches!(&self.cause, Cause::Answer { status: 403, code, .. } if matches!(code.as_str(), "" | "AccessDenied"))
+    }
+
+    /// The failure of a request to STS.
+    pub(super) fn into_sts_error(self, endpoint: Option<&str>) -> Error {
+        let place = endpoint.map_or("STS".to_owned(), |url| format!("STS at `{}`", shorten(url)));
+        match &self.cause {
+            Cause::Answer { status, code, message, .. } => {
+                let said = [code.as_str(), message].join(": ");
+                let (kind, hint) = match (status, code.as_str()) {
+                    (429, _) | (_, "Throttling" | "ThrottlingException") => {
+                        (ErrorKind::Throttled, "try again later; STS limits the calls of an account")
+                    }
+                    (404 | 405 | 501, _) => (
+                        ErrorKind::Unavailable,
+                        "this server has no STS at that address: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+                    ),
+                    (500.., _) => (ErrorKind::Unavailable, "try again"),
+                    _ => (
+                        ErrorKind::Denied,
+                        "check the credentials that this process runs on, its clock, and the role",
+                    ),
+                };
+                Error::new(
+                    kind,
+                    format!("{place} answered {status} {}", shorten(said.trim_matches([':', ' ']))),
+                )
+                .with_hint(hint)
+                .with_source(self.source)
+            }
+            Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
+                .with_hint("try again; if it stays, check the network and the address of STS")
+                .with_source(self.source),
+            Cause::Unreachable => Error::new(
+                ErrorKind::Unavailable,
+                format!("cannot reach {place}: {}", innermost(&*self.source)),
+            )
+            .with_hint("check the network, and the address in `sts_endpoint_url` or AWS_ENDPOINT_URL_STS")
+            .with_source(self.source),
+            Cause::Garbled => {
+                Error::new(ErrorKind::Unavailable, format!("the answer of {place} cannot be understood"))
+                    .with_hint(
+                        "this server may have no STS there: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+                    )
+                    .with_source(self.source)
+            }
+            _ => self.into_error("", endpoint),
+        }
+    }
+
     /// There is nothing to sign with.
     pub(super) fn no_credentials(source: BoxError) -> Self {
         Self { cause: Cause::NoCredentials, source }
@@ -121,14 +206,16 @@ impl Failure {
                 (409 | 412, _) | (404, "NoSuchKey") => Outcome::Condition,
                 (404, "NoSuchUpload") => Outcome::Gone,
                 // S3 says so before it begins.
-                (408 | 429, _) | (400, "RequestTimeout") | (503, "SlowDown") => Outcome::NotDone,
+                (408 | 429, _) | (400, "RequestTimeout") | (_, "ExpiredToken") | (503, "SlowDown") => {
+                    Outcome::NotDone
+                }
                 (501 | 300..=499, _) => Outcome::Refused,
                 // Also any other 503: a proxy may say so after the storage has done its work.
                 _ => Outcome::Lost,
             },
             // Nothing was sent.
             Cause::Unreachable if refused_connection(&*self.source) => Outcome::NotDone,
-            Cause::NoCredentials | Cause::Request => Outcome::Refused,
+            Cause::NoCredentials | Cause::Request | Cause::Told => Outcome::Refused,
             Cause::Timeout | Cause::Unreachable | Cause::Garbled | Cause::Contradiction => Outcome::Lost,
         }
     }
@@ -139,7 +226,7 @@ impl Failure {
             Cause::Answer { status, code, .. } => code.is_empty() || matches!(status, 502 | 504),
             Cause::Unreachable => !refused_connection(&*self.source),
             Cause::Timeout | Cause::Garbled | Cause::Contradiction => true,
-            Cause::NoCredentials | Cause::Request => false,
+            Cause::NoCredentials | Cause::Request | Cause::Told => false,
         }
     }
 
@@ -168,6 +255,12 @@ impl Failure {
 
     pub(super) fn into_error(self, bucket: &str, endpoint: Option<&str>) -> Error {
         let place = endpoint.map_or("S3".to_owned(), |url| format!("the storage at `{}`", shorten(url)));
+        if let Cause::Told = self.cause {
+            return match self.source.downcast::<Error>() {
+                Ok(error) => *error,
+                Err(other) => Error::new(ErrorKind::Internal, other.to_string()),
+            };
+        }
         let error = match &self.cause {
             Cause::Answer { status, code, message, bucket_region } => {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
@@ -199,7 +292,7 @@ impl Failure {
             )
             .with_hint("nothing of it was used; check that the endpoint is an S3 server, then try again"),
             Cause::Contradiction => corrupt(innermost(&*self.source)),
-            Cause::Request => Error::new(
+            Cause::Request | Cause::Told => Error::new(
                 ErrorKind::Internal,
                 format!("the request could not be built: {}", innermost(&*self.source)),
             )

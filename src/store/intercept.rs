@@ -31,6 +31,8 @@ pub struct RequestCounts {
     pub copy: u64,
     /// DeleteObject and DeleteObjects.
     pub delete: u64,
+    /// AssumeRole, of STS.
+    pub assume_role: u64,
     /// Everything else: uploads in parts.
     pub other: u64,
     /// How many of them were sent again because the first took too long. Those are counted above, too.
@@ -41,7 +43,7 @@ impl RequestCounts {
     /// All of them.
     #[must_use]
     pub fn total(self) -> u64 {
-        self.list + self.get + self.head + self.put + self.copy + self.delete + self.other
+        self.list + self.get + self.head + self.put + self.copy + self.delete + self.assume_role + self.other
     }
 }
 
@@ -57,6 +59,7 @@ impl std::ops::Sub for RequestCounts {
             put: self.put.saturating_sub(earlier.put),
             copy: self.copy.saturating_sub(earlier.copy),
             delete: self.delete.saturating_sub(earlier.delete),
+            assume_role: self.assume_role.saturating_sub(earlier.assume_role),
             other: self.other.saturating_sub(earlier.other),
             reissued: self.reissued.saturating_sub(earlier.reissued),
         }
@@ -65,13 +68,13 @@ impl std::ops::Sub for RequestCounts {
 
 /// The counters behind [`RequestCounts`], shared with the client.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counters(Arc<[AtomicU64; 8]>);
+pub(super) struct Counters(Arc<[AtomicU64; 9]>);
 
 impl Counters {
     pub(super) fn snapshot(&self) -> RequestCounts {
-        let [list, get, head, put, copy, delete, other, reissued] =
-            [0, 1, 2, 3, 4, 5, 6, 7].map(|i| self.0[i].load(Ordering::Relaxed));
-        RequestCounts { list, get, head, put, copy, delete, other, reissued }
+        let [list, get, head, put, copy, delete, other, reissued, assume_role] =
+            [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|i| self.0[i].load(Ordering::Relaxed));
+        RequestCounts { list, get, head, put, copy, delete, assume_role, other, reissued }
     }
 
     pub(super) fn sent(&self, operation: Option<&str>) {
@@ -82,6 +85,7 @@ impl Counters {
             Some("PutObject") => 3,
             Some("CopyObject") => 4,
             Some("DeleteObject" | "DeleteObjects") => 5,
+            Some("AssumeRole") => 8,
             _ => 6,
         };
         self.0[slot].fetch_add(1, Ordering::Relaxed);

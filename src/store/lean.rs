@@ -100,7 +100,7 @@ pub(super) struct Lean {
     sdk: Client,
     bucket: String,
     watcher: Watcher,
-    budget: Budget,
+    budget: Arc<Budget>,
     max_attempts: u32,
     /// Those of the SDK's client: with the same ones it gives the same connections.
     limits: HttpConnectorSettings,
@@ -151,8 +151,8 @@ impl Lean {
         sdk: Client,
         bucket: &str,
         watcher: Watcher,
-        retries: &RetryConfig,
-        timeouts: &TimeoutConfig,
+        budget: Arc<Budget>,
+        (retries, timeouts): (&RetryConfig, &TimeoutConfig),
     ) -> Self {
         let mut limits = HttpConnectorSettings::builder();
         limits.set_connect_timeout(timeouts.connect_timeout()).set_read_timeout(timeouts.read_timeout());
@@ -164,7 +164,7 @@ impl Lean {
             sdk,
             bucket: bucket.to_owned(),
             watcher,
-            budget: Budget::default(),
+            budget,
             max_attempts: retries.max_attempts(),
             limits: limits.build(),
             config: ConfigBag::of_layers(vec![layer]),
@@ -244,6 +244,13 @@ impl Lean {
             connection.poison();
         }
         Err(refused)
+    }
+
+    /// What was signed with is not to be used again.
+    pub(super) fn forget_credentials(&self) {
+        if let Some(Some(learned)) = self.learned.get() {
+            *learned.signer.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
     }
 
     /// Makes signatures for the present second.
@@ -596,8 +603,8 @@ mod tests {
                 ask.range = (at % 2 == 0).then(|| "bytes=0-65535".to_owned());
                 ask.if_match = (at % 3 == 0).then(|| "\"e-2\"".to_owned());
                 ask.if_none_match = (at % 4 == 0).then(|| "W/\"e\"".to_owned());
-                store.lean.get(&ask).await.expect("it goes the lean way").unwrap();
-                store.get_by_sdk(&ask).await.unwrap();
+                store.own.lean.get(&ask).await.expect("it goes the lean way").unwrap();
+                store.own.get_by_sdk(&ask).await.unwrap();
                 let [ours, theirs]: [_; 2] = server.take().try_into().unwrap();
                 assert_eq!(ours.uri(), theirs.uri());
                 assert_eq!(ours.method(), theirs.method());
@@ -639,9 +646,9 @@ mod tests {
                 Err((facts, error.kind(), error.message().to_owned(), error.hint().map(str::to_owned)))
             }
         };
-        let ours = told(store.lean.get(&ask("a")).await.expect("it goes the lean way"));
+        let ours = told(store.own.lean.get(&ask("a")).await.expect("it goes the lean way"));
         let our_requests = server.take().len();
-        let theirs = told(store.get_by_sdk(&ask("a")).await);
+        let theirs = told(store.own.get_by_sdk(&ask("a")).await);
         assert_eq!(ours, theirs, "{name}");
         assert_eq!(our_requests, server.take().len(), "requests for {name}");
     }
@@ -738,7 +745,7 @@ mod tests {
             _ => Ok(object()),
         });
         let store = store(&settings(), &server).await;
-        store.lean.get(&ask("a")).await.unwrap().unwrap();
+        store.own.lean.get(&ask("a")).await.unwrap().unwrap();
         assert_eq!(server.take().len(), 3);
         assert_eq!(store.requests().get, 3);
     }
@@ -748,7 +755,7 @@ mod tests {
         let server = Server::new(|_| Ok(response(503, &[], "")));
         let store = store(&settings(), &server).await;
         for _ in 0..100 {
-            store.lean.get(&ask("a")).await.unwrap().unwrap_err();
+            store.own.lean.get(&ask("a")).await.unwrap().unwrap_err();
         }
         // 500 tokens buy 50 retries; seconds of a machine that is slow bring some more.
         let sent = server.take().len();
@@ -779,9 +786,9 @@ mod tests {
                 Ok(response(403, &[("date", &date)], body))
             });
             let store = store(&settings(), &server).await;
-            store.lean.get(&ask("a")).await.unwrap().unwrap();
+            store.own.lean.get(&ask("a")).await.unwrap().unwrap();
             assert_eq!(server.take().len(), 2);
-            store.lean.get(&ask("a")).await.unwrap().unwrap();
+            store.own.lean.get(&ask("a")).await.unwrap().unwrap();
             assert_eq!(server.take().len(), 1);
         }
     }
@@ -828,7 +835,7 @@ mod tests {
             let tasks: Vec<_> = (0..40)
                 .map(|_| {
                     let store = store.clone();
-                    tokio::spawn(async move { store.lean.get(&ask("a")).await.unwrap().map(drop) })
+                    tokio::spawn(async move { store.own.lean.get(&ask("a")).await.unwrap().map(drop) })
                 })
                 .collect();
             for task in tasks {
@@ -852,16 +859,16 @@ mod tests {
             let error = failure.into_error("bucket", None);
             (error.kind(), error.message().to_owned(), error.hint().map(str::to_owned))
         };
-        let ours = told(store.lean.get(&ask("a")).await.unwrap().unwrap_err());
+        let ours = told(store.own.lean.get(&ask("a")).await.unwrap().unwrap_err());
         assert_eq!(keys.asked.load(Ordering::SeqCst), 1);
-        assert_eq!(ours, told(store.get_by_sdk(&ask("a")).await.unwrap_err()));
+        assert_eq!(ours, told(store.own.get_by_sdk(&ask("a")).await.unwrap_err()));
         assert_eq!(ours.0, crate::error::ErrorKind::Denied);
         assert!(server.take().is_empty());
         assert_eq!(store.requests().total(), 0);
         // Once there are some, they are used.
         let keys = Keys { asked: Arc::default(), live: Some(Duration::from_secs(60)) };
         let store = store_with(&keys, &server).await;
-        store.lean.get(&ask("a")).await.unwrap().unwrap();
+        store.own.lean.get(&ask("a")).await.unwrap().unwrap();
     }
 
     #[tokio::test]
@@ -869,9 +876,9 @@ mod tests {
         let server = Server::new(|_| Ok(object()));
         let directory = Settings { bucket: "b--use1-az4--x-s3".into(), endpoint_url: None, ..settings() };
         let store_of_others = store(&directory, &server).await;
-        assert!(!matches!(store_of_others.lean.get(&ask("a")).await, Some(Ok(_))));
+        assert!(!matches!(store_of_others.own.lean.get(&ask("a")).await, Some(Ok(_))));
         let store = store(&settings(), &server).await;
         let odd = Ask { if_match: Some("\"two  spaces\"".into()), ..ask("a") };
-        assert!(store.lean.get(&odd).await.is_none());
+        assert!(store.own.lean.get(&odd).await.is_none());
     }
 }

@@ -6,11 +6,12 @@ use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
 use tracing::instrument;
 
+use super::clients::Clients;
 use super::send::Sending;
-use super::{Bucket, Meta, Store, corrupt, etag_token, length};
+use super::{Meta, Store, corrupt, etag_token, length};
 use crate::entry::Depth;
 use crate::error::Result;
-use crate::mount::KeyPrefix;
+use crate::mount::{KeyPrefix, ObjectKey};
 
 /// One page of a listing, in key order.
 #[derive(Debug)]
@@ -40,7 +41,8 @@ const MAX_EMPTY_PAGES: u32 = 100;
 impl Store {
     /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
     pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
-        let request = self.client.list_multipart_uploads().bucket(&self.name).prefix(prefix.as_str());
+        let clients = self.clients().await.map_err(|error| self.fail(error))?;
+        let request = clients.client.list_multipart_uploads().bucket(&*self.name).prefix(prefix.as_str());
         let found = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
         Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
     }
@@ -86,7 +88,7 @@ impl Lister {
         while !self.done {
             let after = self.start_after.clone().filter(|_| self.token.is_none());
             let token = self.token.take();
-            let mut page = store.list(&self.prefix, self.depth, self.max_keys, after, token).await?;
+            let mut page = store.list(self.prefix.as_str(), self.depth, self.max_keys, after, token).await?;
             self.done = page.next.is_none();
             self.token = page.next;
             if let Some(until) = &self.until
@@ -130,23 +132,29 @@ impl Listed {
 }
 
 impl Store {
+    /// Whether a listing shows a key. One request.
+    pub(super) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
+        let page = self.list(key.as_str(), Depth::All, Some(1), None, None).await?;
+        Ok(page.items.first().is_some_and(|item| item.key() == key.as_str()))
+    }
+
     /// One ListObjectsV2.
-    #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str(), ?depth))]
+    #[instrument(level = "debug", skip_all, fields(prefix, ?depth))]
     async fn list(
         &self,
-        prefix: &KeyPrefix,
+        prefix: &str,
         depth: Depth,
         max_keys: Option<i32>,
         start_after: Option<String>,
         token: Option<String>,
     ) -> Result<ListPage> {
-        let prefix = prefix.as_str().to_owned();
+        let prefix = prefix.to_owned();
         let listed = prefix.clone();
-        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
-            let request = bucket
+        let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
+            let request = clients
                 .client
                 .list_objects_v2()
-                .bucket(&bucket.name)
+                .bucket(&*clients.bucket)
                 .prefix(&prefix)
                 .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
                 // One control character in one key would break the XML of the whole page.

@@ -130,7 +130,8 @@ impl Store {
     pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
         let kept = properties.clone();
         let metadata = kept.history.put_into(&kept.metadata);
-        let (client, bucket, name) = (self.client.clone(), self.name.clone(), key.as_str().to_owned());
+        let client = self.clients().await.map_err(|error| self.fail(error))?.client.clone();
+        let (bucket, name) = (self.name.to_string(), key.as_str().to_owned());
         let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
         // A task of its own: were it dropped between request and answer, nobody would know the id.
         let started = tokio::spawn(async move {
@@ -172,12 +173,13 @@ impl Store {
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
         let mut failures = 0;
         loop {
+            let clients = self.clients().await.map_err(|error| self.fail(error))?;
             let sent = match source {
                 PartSource::Bytes(bytes) => {
-                    let request = self
+                    let request = clients
                         .writer
                         .upload_part()
-                        .bucket(&self.name)
+                        .bucket(&*self.name)
                         .key(key)
                         .upload_id(id)
                         .part_number(number)
@@ -190,10 +192,10 @@ impl Store {
                     }
                 }
                 PartSource::Copy { source, etag, range } => {
-                    let request = self
+                    let request = clients
                         .writer
                         .upload_part_copy()
-                        .bucket(&self.name)
+                        .bucket(&*self.name)
                         .key(key)
                         .upload_id(id)
                         .part_number(number)
@@ -217,6 +219,7 @@ impl Store {
                 Err(failure) => failure,
             };
             failures += 1;
+            self.were_refused_credentials(&failure);
             // A part that is sent twice is the same part.
             let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
             if !again || failures >= self.max_attempts {

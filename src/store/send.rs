@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tracing::Instrument;
 
+use super::clients::Clients;
 use super::failure::Failure;
 use super::pace::Pace;
 use super::{Bucket, Store};
@@ -66,16 +67,34 @@ impl Store {
         &self,
         key: &str,
         pace: fn(&Paces) -> &Pace,
-        send: impl Fn(&Arc<Bucket>) -> Sending<T, E> + Send + Sync + 'static,
+        send: impl Fn(&Arc<Clients>) -> Sending<T, E> + Clone + Send + Sync + 'static,
     ) -> Result<T, Failure>
     where
         Failure: From<E>,
         T: Send + 'static,
         E: Send + 'static,
     {
-        let bucket = self.bucket.clone();
         let tenant = self.tenant.owner_of(key);
-        self.gated_for(tenant, async move { bucket.prompt(pace, || send(&bucket)).await }).await
+        let mut renewed = false;
+        loop {
+            let (bucket, clients) = (self.bucket.clone(), self.clients().await?);
+            let (tenant, send) = (tenant.clone(), send.clone());
+            let answer =
+                self.gated_for(tenant, async move { bucket.prompt(pace, || send(&clients)).await }).await;
+            match answer {
+                Err(failure) if !renewed && self.were_refused_credentials(&failure) => renewed = true,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Whether the storage no longer takes the session's credentials. They are forgotten then, and the next
+    /// request comes with others.
+    pub(super) fn were_refused_credentials(&self, failure: &Failure) -> bool {
+        match &self.scope {
+            Some(scope) if failure.is_expired() => scope.forget_credentials(),
+            _ => false,
+        }
     }
 }
 

@@ -13,9 +13,10 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tracing::instrument;
 
+use super::clients::Clients;
 use super::failure::{Failure, Outcome};
 use super::history::{History, WriteId};
-use super::{Bucket, Meta, Sending, Store, etag_header, etag_token};
+use super::{Meta, Sending, Store, etag_header, etag_token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -149,11 +150,11 @@ impl Store {
     /// What is there, with its properties. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let (name, key) = (key.as_str().to_owned(), key.clone());
-        let send = move |bucket: &Arc<Bucket>| -> Sending<_, _> {
-            Box::pin(bucket.reader.head_object().bucket(&bucket.name).key(key.as_str()).send())
+        let asked = key.clone();
+        let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
+            Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(asked.as_str()).send())
         };
-        match Box::pin(self.prompt(&name, |paces| &paces.head, send)).await {
+        match Box::pin(self.prompt(key.as_str(), |paces| &paces.head, send)).await {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();
                 let history = History::take_from(&mut metadata);
@@ -175,6 +176,7 @@ impl Store {
                 }))
             }
             Err(failure) if failure.is_missing_head() => Ok(None),
+            Err(failure) if self.is_missing(key, &failure).await? => Ok(None),
             Err(failure) => Err(self.fail(failure)),
         }
     }
@@ -266,12 +268,16 @@ impl Store {
         let metadata = write.properties.history.put_into(&write.properties.metadata);
         let metadata = Some(metadata.into_iter().collect());
         let key = write.key.as_str();
+        let clients = match self.clients().await {
+            Ok(clients) => clients,
+            Err(failure) => return Attempt::Failed(failure),
+        };
         match &write.payload {
             Payload::Bytes(bytes) => {
-                let request = self
+                let request = clients
                     .writer
                     .put_object()
-                    .bucket(&self.name)
+                    .bucket(&*self.name)
                     .key(key)
                     .set_if_match(condition.if_match())
                     .set_if_none_match(condition.if_none_match())
@@ -286,10 +292,10 @@ impl Store {
                 self.in_time(patience, Box::pin(request.send()), |put| put.e_tag).await
             }
             Payload::CopyOf { source, etag, size } => {
-                let request = self
+                let request = clients
                     .writer
                     .copy_object()
-                    .bucket(&self.name)
+                    .bucket(&*self.name)
                     .key(key)
                     .copy_source(self.copy_source(source))
                     .copy_source_if_match(etag_header(etag))
@@ -313,10 +319,10 @@ impl Store {
                 };
                 let parts =
                     CompletedMultipartUpload::builder().set_parts(Some(parts.iter().map(part).collect()));
-                let request = self
+                let request = clients
                     .writer
                     .complete_multipart_upload()
-                    .bucket(&self.name)
+                    .bucket(&*self.name)
                     .key(key)
                     .upload_id(upload)
                     .set_if_match(condition.if_match())
@@ -343,7 +349,11 @@ impl Store {
     {
         match self.gated(async move { tokio::time::timeout(patience, request).await }).await {
             Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
-            Ok(Err(error)) => Attempt::Failed(error.into()),
+            Ok(Err(error)) => {
+                let failure = error.into();
+                self.were_refused_credentials(&failure);
+                Attempt::Failed(failure)
+            }
             Err(_) => Attempt::Failed(Failure::timed_out()),
         }
     }
@@ -388,13 +398,18 @@ impl Store {
                     Err(error) => return Err(error),
                 }
             }
-            let request = self
-                .writer
-                .delete_object()
-                .bucket(&self.name)
-                .key(key.as_str())
-                .set_if_match(conditional.supported.then(|| etag_header(etag)));
-            let sent = self.in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await;
+            let sent = match self.clients().await {
+                Ok(clients) => {
+                    let request = clients
+                        .writer
+                        .delete_object()
+                        .bucket(&*self.name)
+                        .key(key.as_str())
+                        .set_if_match(conditional.supported.then(|| etag_header(etag)));
+                    self.in_time(self.attempt_patience, Box::pin(request.send()), |_| None).await
+                }
+                Err(failure) => Attempt::Failed(failure),
+            };
             let failure = match sent {
                 Attempt::Done(_) => return Ok(true),
                 Attempt::Failed(failure) => failure,
@@ -433,7 +448,8 @@ impl Store {
         let objects: Vec<_> = keys.iter().filter_map(|key| object(key).ok()).collect();
         let internal = |e| Error::new(ErrorKind::Internal, "the request could not be built").with_source(e);
         let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(internal)?;
-        let request = self.client.delete_objects().bucket(&self.name).delete(delete);
+        let clients = self.clients().await.map_err(|error| self.fail(error))?;
+        let request = clients.client.delete_objects().bucket(&*self.name).delete(delete);
         let done = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
         let errors = done.errors.unwrap_or_default();
         Ok(errors.first().map(|first| {
@@ -446,7 +462,8 @@ impl Store {
     /// Deletes one key, whatever it holds, by its name in the URL.
     pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
         let _changing = self.changing([key]);
-        let request = self.client.delete_object().bucket(&self.name).key(key.as_str());
+        let clients = self.clients().await.map_err(|error| self.fail(error))?;
+        let request = clients.client.delete_object().bucket(&*self.name).key(key.as_str());
         self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
@@ -457,10 +474,11 @@ impl Store {
     pub(crate) async fn honours_conditions(&self, probe: &WritableKey) -> Result<bool> {
         let mut failures = 0;
         loop {
-            let request = self
+            let clients = self.clients().await.map_err(|error| self.fail(error))?;
+            let request = clients
                 .writer
                 .put_object()
-                .bucket(&self.name)
+                .bucket(&*self.name)
                 .key(probe.as_str())
                 .if_match("\"00000000000000000000000000000000\"")
                 .body(ByteStream::from_static(b""));

@@ -6,15 +6,16 @@ use std::path::Path;
 use crate::support::rust_files;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 19] = [
-    "error", "path", "id", "index", "mount", "text", "pattern", "search", "entry", "manifest", "config",
-    "cache", "embedded", "store", "backend", "skill", "source", "admin", "cli",
+const LAYERS: [&str; 20] = [
+    "error", "path", "id", "index", "mount", "policy", "text", "pattern", "search", "entry", "manifest",
+    "config", "cache", "embedded", "store", "backend", "skill", "source", "admin", "cli",
 ];
 
 /// What only one room may name.
-const SECRETS: [(&str, &[&str]); 14] = [
+const SECRETS: [(&str, &[&str]); 15] = [
     ("aws_sdk_s3", &["store"]),
     ("aws_config", &["store"]),
+    ("aws_sdk_sts", &["store"]),
     ("redb", &["embedded"]),
     ("s3s::", &["embedded", "store"]),
     ("serde_yaml", &["manifest"]),

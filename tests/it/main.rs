@@ -29,6 +29,7 @@ mod model;
 mod model_writes;
 mod publishing;
 mod reading;
+mod roles;
 mod semantics;
 mod skill_costs;
 mod skills;

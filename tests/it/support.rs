@@ -1,5 +1,6 @@
 //! Buckets to test on: embedded always, LocalStack where `make test` started it.
 
+pub mod cloud;
 pub mod wire;
 
 use std::sync::atomic::{AtomicU64, Ordering};

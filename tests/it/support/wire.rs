@@ -17,7 +17,7 @@ pub struct Request {
     /// Path and query.
     pub target: String,
     pub head: String,
-    body: Vec<u8>,
+    pub body: Vec<u8>,
 }
 
 impl Request {

@@ -1,0 +1,219 @@
+//! What a session reaches, in the words of IAM: the policy that is passed to `sts:AssumeRole`.
+//!
+//! `terraform/policies/session.json.tftpl` is its specification, with the reasons; both are held to the same texts.
+//! A policy passed to AssumeRole takes away from what the role may do, and never adds.
+
+use serde::Serialize;
+
+use crate::mount::Reach;
+
+/// The longest policy that STS takes, in characters.
+pub(crate) const MOST_CHARACTERS: usize = 2048;
+
+const WRITING: [&str; 5] = [
+    "s3:GetObject",
+    "s3:PutObject",
+    "s3:DeleteObject",
+    "s3:AbortMultipartUpload",
+    "s3:ListMultipartUploadParts",
+];
+const READING: [&str; 1] = ["s3:GetObject"];
+const LISTING: [&str; 1] = ["s3:ListBucket"];
+const KEYS: [&str; 2] = ["kms:Decrypt", "kms:GenerateDataKey"];
+
+/// Where the policy holds, and in which form it is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'p> {
+    /// `aws`, except in China and GovCloud.
+    pub(crate) partition: &'p str,
+    pub(crate) bucket: &'p str,
+    /// Whether the bucket is encrypted with a key of KMS.
+    pub(crate) kms: bool,
+    /// One pattern for a library instead of two.
+    pub(crate) compact: bool,
+}
+
+// Their fields are in the order of the alphabet, as Terraform writes them.
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Policy<'p> {
+    statement: Vec<Statement<'p>>,
+    version: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Statement<'p> {
+    action: &'p [&'static str],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    condition: Option<Condition>,
+    effect: &'static str,
+    resource: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Condition {
+    #[serde(rename = "StringLike")]
+    like: Prefixes,
+}
+
+#[derive(Serialize)]
+struct Prefixes {
+    #[serde(rename = "s3:prefix")]
+    patterns: Vec<String>,
+}
+
+/// The policy of a session that reaches this much; `None` when that is nothing, which no policy can say.
+pub(crate) fn of_session(place: Place<'_>, reach: &[Reach]) -> Option<String> {
+    if reach.is_empty() {
+        return None;
+    }
+    let Place { partition, bucket, kms, compact } = place;
+    let bucket = format!("arn:{partition}:s3:::{bucket}");
+    let objects =
+        |patterns: Vec<String>| patterns.iter().map(|pattern| format!("{bucket}/{pattern}")).collect();
+    let patterns = |wanted: fn(&Reach) -> bool| -> Vec<String> {
+        reach.iter().filter(|reach| wanted(reach)).flat_map(|reach| patterns_of(reach, compact)).collect()
+    };
+    let statement = |action, resource| Statement { action, condition: None, effect: "Allow", resource };
+    let listing = Statement {
+        condition: Some(Condition { like: Prefixes { patterns: patterns(|_| true) } }),
+        ..statement(&LISTING, vec![bucket.clone()])
+    };
+    let keys = if kms { vec!["*".to_owned()] } else { Vec::new() };
+    let mut statements = vec![
+        statement(&WRITING, objects(patterns(is_writable))),
+        statement(&READING, objects(patterns(|reach| !is_writable(reach)))),
+        listing,
+        statement(&KEYS, keys),
+    ];
+    // One without resources is malformed.
+    statements.retain(|statement| !statement.resource.is_empty());
+    serde_json::to_string(&Policy { statement: statements, version: "2012-10-17" }).ok()
+}
+
+fn is_writable(reach: &Reach) -> bool {
+    matches!(reach, Reach::Below { write: true, .. })
+}
+
+/// A `/` stands before each `*`, and identifiers hold neither `*`, `?` nor `$`: `threads/t1/*` never means `threads/t10/`.
+fn patterns_of(reach: &Reach, compact: bool) -> Vec<String> {
+    match reach {
+        Reach::Library { home } if compact => vec![format!("{home}*")],
+        reach => reach.prefixes().iter().map(|prefix| format!("{prefix}*")).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{LibraryId, ThreadId, TicketId, UserId};
+    use crate::mount::{Mounts, Session};
+
+    const PLACE: Place<'_> = Place { partition: "aws", bucket: "b", kms: false, compact: false };
+
+    fn session(user: &str, thread: &str, ticket: &str, libraries: &[&str]) -> Vec<Reach> {
+        let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap()).collect();
+        let session = Session {
+            user: Some(UserId::parse(user).unwrap()),
+            thread: Some(ThreadId::parse(thread).unwrap()),
+            ticket: Some(TicketId::parse(ticket).unwrap()),
+            libraries,
+            ..Session::default()
+        };
+        Mounts::of(&session).reach()
+    }
+
+    #[test]
+    fn a_policy_names_the_sessions_own_prefixes_and_nothing_else() {
+        let text = of_session(PLACE, &session("u1", "t1", "k1", &["acme"])).unwrap();
+        let policy: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let statements = policy["Statement"].as_array().unwrap();
+        assert_eq!(statements.len(), 3);
+        assert_eq!(statements[0]["Resource"], serde_json::json!(["arn:aws:s3:::b/threads/t1/*"]));
+        assert_eq!(
+            statements[1]["Resource"],
+            serde_json::json!([
+                "arn:aws:s3:::b/tickets/k1/*",
+                "arn:aws:s3:::b/shared/acme/skills/*",
+                "arn:aws:s3:::b/shared/acme/.skillfs/*",
+                "arn:aws:s3:::b/u1/skills/*",
+                "arn:aws:s3:::b/u1/.skillfs/*",
+            ])
+        );
+        for pattern in statements[2]["Condition"]["StringLike"]["s3:prefix"].as_array().unwrap() {
+            assert!(pattern.as_str().unwrap().ends_with("/*"));
+        }
+        assert!(of_session(PLACE, &[]).is_none());
+    }
+
+    /// Cases that Terraform's template wrote.
+    #[test]
+    fn the_policy_is_the_one_of_terraform() {
+        let cases: serde_json::Value =
+            serde_json::from_str(include_str!("../terraform/tests/policies.json")).unwrap();
+        let cases = cases.as_array().unwrap();
+        assert!(cases.len() > 15);
+        for case in cases {
+            let given = &case["input"];
+            let (text, is) = (|name: &str| given[name].as_str(), |name: &str| given[name] == true);
+            let place = Place {
+                partition: text("partition").unwrap(),
+                bucket: text("bucket").unwrap(),
+                kms: is("kms"),
+                compact: is("compact"),
+            };
+            let below = |name: &str, write: &str| {
+                let prefix = text(name).map(|id| format!("{name}s/{id}/"))?;
+                Some(Reach::Below { prefix, write: is(write) })
+            };
+            let mut reach: Vec<_> = [below("thread", "thread_write"), below("ticket", "ticket_write")]
+                .into_iter()
+                .flatten()
+                .collect();
+            reach.extend(text("user").map(|id| Reach::Library { home: format!("{id}/") }));
+            for id in given["libraries"].as_array().unwrap() {
+                reach.push(Reach::Library { home: format!("shared/{}/", id.as_str().unwrap()) });
+            }
+            let theirs = case["policy"].as_str().unwrap();
+            match of_session(place, &reach) {
+                Some(ours) => assert_eq!(ours, theirs, "{}", case["name"]),
+                // Nobody is to ask STS for nothing.
+                None => assert!(reach.is_empty(), "{}", case["name"]),
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_libraries_makes_no_other_policy() {
+        let one = of_session(PLACE, &session("u1", "t1", "k1", &["b", "a", "c", "a"]));
+        assert_eq!(one, of_session(PLACE, &session("u1", "t1", "k1", &["c", "b", "a"])));
+    }
+
+    /// The table in `docs/roles.md`.
+    #[test]
+    fn so_many_libraries_fit() {
+        let uuid = "9f1c2d34-5a6b-4c7d-8e9f-0a1b2c3d4e5f";
+        let (bucket, user) = ("acme-skillfs-production", "auth0|65f1c0ffee65f1c0ffee65f1");
+        let fit = |bucket, user, thread: &str, ticket: &str, library: &dyn Fn(usize) -> String, compact| {
+            let place = Place { bucket, compact, ..PLACE };
+            let fits = |count: &usize| {
+                let ids: Vec<_> = (0..*count).map(library).collect();
+                let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+                of_session(place, &session(user, thread, ticket, &ids)).unwrap().len() <= MOST_CHARACTERS
+            };
+            (0..100).take_while(fits).last()
+        };
+        let named = |i: usize| format!("notaries-{i:06}");
+        assert_eq!(fit(bucket, user, uuid, uuid, &named, false), Some(5));
+        assert_eq!(fit(bucket, user, uuid, uuid, &named, true), Some(14));
+        let by_uuid = |i: usize| format!("{i:08x}-5a6b-4c7d-8e9f-0a1b2c3d4e5f");
+        assert_eq!(fit(bucket, uuid, uuid, uuid, &by_uuid, false), Some(3));
+        assert_eq!(fit(bucket, uuid, uuid, uuid, &by_uuid, true), Some(9));
+        let (bucket, id) = ("b".repeat(63), "x".repeat(128));
+        let longest = |i: usize| format!("{i:0128}");
+        assert_eq!(fit(&bucket, &id, &id, &id, &longest, false), Some(0));
+        assert_eq!(fit(&bucket, &id, &id, &id, &longest, true), Some(1));
+    }
+}

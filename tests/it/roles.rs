@@ -1,0 +1,414 @@
+//! Sessions on credentials of their own: what S3 itself confines.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use skillfs::{
+    ErrorKind, Freshness, Grants, Grep, LibraryId, Role, Session, Settings, SkillFs, ThreadId, UserId, Window,
+};
+
+use crate::support::cloud::{Cloud, ROLE};
+use crate::support::session;
+
+const SKILL: &str = "---\nname: deed\ndescription: Draft a deed\n---\nSteps.\n";
+
+fn with_libraries(mut session: Session, libraries: &[&str]) -> Session {
+    session.libraries = libraries.iter().map(|id| LibraryId::parse(*id).unwrap()).collect();
+    session
+}
+
+fn thread(id: &str) -> Session {
+    Session { thread: Some(ThreadId::parse(id).unwrap()), ..Session::default() }
+}
+
+fn remembering(settings: &mut Settings) {
+    settings.freshness = Freshness::all(Duration::from_secs(3600));
+}
+
+/// A cloud with files of two tenants and a shared library.
+async fn filled() -> Cloud {
+    let cloud = Cloud::start().await;
+    for key in ["threads/1/a.md", "threads/1/sub/b.md", "threads/10/secret.md", "tickets/k1/mail.txt"] {
+        cloud.bucket.put(key, "some text\n").await;
+    }
+    for key in ["u1/skills/notary/deed/SKILL.md", "u2/skills/notary/deed/SKILL.md"] {
+        cloud.bucket.put(key, SKILL).await;
+    }
+    cloud.bucket.put("shared/acme/skills/law/deed/SKILL.md", SKILL).await;
+    cloud
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_operations_go_with_the_sessions_own_credentials() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&with_libraries(session("u1", "1", "k1"), &["acme"]));
+    assert!(backend.is_confined());
+    assert!(cloud.wire.take().is_empty(), "opening a session sends nothing");
+    assert_eq!(backend.ls_recursive("/").await.unwrap().entries.len(), 13);
+    assert_eq!(backend.read("/workspace/a").await.unwrap().content, "some text\n");
+    assert_eq!(backend.read("/ticket/mail.txt").await.unwrap().content, "some text\n");
+    assert_eq!(backend.skills(None).await.unwrap().list().len(), 2);
+    backend.load_skill("notary/deed").await.unwrap();
+    backend.write("new.md", "one\n").await.unwrap();
+    backend.append("new.md", "two\n").await.unwrap();
+    backend.edit("new.md", "two", "three").await.unwrap();
+    backend.copy("new.md", "dir/copy.md").await.unwrap();
+    backend.move_to("dir/copy.md", "dir/moved.md").await.unwrap();
+    assert_eq!(backend.glob("**/*.md", None).await.unwrap().entries.len(), 4);
+    assert_eq!(backend.grep(&Grep::new("three")).await.unwrap().matches, 2);
+    backend.read_window("new.md", Window { offset: 1, limit: Some(1) }).await.unwrap();
+    backend.delete_recursive("dir").await.unwrap();
+    backend.delete("new.md").await.unwrap();
+    assert!(!backend.exists("/workspace/gone").await.unwrap());
+    // Content that goes in parts, and one that is given up.
+    let large = vec![b'x'; 20 << 20];
+    backend.write("large.txt", large).await.unwrap();
+    backend.delete("large.txt").await.unwrap();
+
+    assert!(cloud.rules.own.lock().unwrap().is_empty(), "the process's own credentials were used");
+    assert_eq!(cloud.issued().len(), 1);
+    assert_eq!(fs.requests().assume_role, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sts_is_asked_with_the_sessions_policy() {
+    let cloud = filled().await;
+    let role = Role { external_id: Some("acme-7".into()), session_tags: true, ..Role::new(ROLE) };
+    let fs = cloud.fs(|settings| settings.role = Some(role)).await;
+    let backend = fs.session(&with_libraries(session("u1", "1", "k1"), &["acme", "base"]));
+    let credentials = backend.credentials().await.unwrap();
+    let issued = &cloud.issued()[0];
+    assert_eq!(issued.value("RoleArn"), Some(ROLE));
+    assert_eq!(issued.value("ExternalId"), Some("acme-7"));
+    assert_eq!(issued.value("DurationSeconds"), Some("3600"));
+    let name = issued.value("RoleSessionName").unwrap();
+    assert_eq!(name, credentials.session_name);
+    // A hash, which STS takes whatever the identifiers are.
+    assert!(name.len() == 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'), "{name}");
+    let tags: Vec<_> = (1..=5)
+        .map(|at| {
+            let value = |what| issued.value(&format!("Tags.member.{at}.{what}")).unwrap();
+            (value("Key"), value("Value"))
+        })
+        .collect();
+    assert_eq!(
+        tags,
+        [("thread", "1"), ("ticket", "k1"), ("library1", "acme"), ("library2", "base"), ("user", "u1")]
+    );
+    let listed = &issued.policy["Statement"][2]["Condition"]["StringLike"]["s3:prefix"];
+    assert_eq!(listed.as_array().unwrap().len(), 8);
+    assert!(!format!("{credentials:?}").contains("token-0"), "secrets do not print");
+}
+
+/// The user's word for it is a thousand sessions of two hundred tenants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
+    let cloud = Cloud::start().await;
+    for tenant in 0..200 {
+        cloud.bucket.put(&format!("threads/t{tenant}/a.md"), "x").await;
+    }
+    let fs = cloud.fs(|_| ()).await;
+    let read = |number: usize| {
+        let session = session(&format!("u{}", number % 200), &format!("t{}", number % 200), "k1");
+        let backend = fs.session(&session);
+        async move { backend.read("/workspace/a.md").await.map(|file| file.content) }
+    };
+    for answer in join_all((0..1000).map(read)).await {
+        assert_eq!(answer.unwrap(), "x");
+    }
+    assert_eq!(cloud.issued().len(), 200);
+    assert_eq!((fs.requests().assume_role, fs.scopes()), (200, 200));
+    // And again: all of them are known.
+    for answer in join_all((0..1000).map(read)).await {
+        assert_eq!(answer.unwrap(), "x");
+    }
+    assert_eq!(fs.requests().assume_role, 200);
+    assert!(cloud.rules.own.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_held_for_so_many_tenants_only() {
+    let cloud = Cloud::start().await;
+    let role = Role { max_scopes: 10, ..Role::new(ROLE) };
+    let fs = cloud.fs(|settings| settings.role = Some(role)).await;
+    let sessions: Vec<_> = (0..100).map(|tenant| fs.session(&thread(&format!("t{tenant}")))).collect();
+    for _ in 0..2 {
+        for backend in &sessions {
+            assert!(!backend.exists("/workspace/a.md").await.unwrap());
+        }
+    }
+    // Those who come again after all the others wait for credentials once more; nobody is refused.
+    assert!(fs.scopes() <= 10, "{}", fs.scopes());
+    assert_eq!(cloud.issued().len(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_come_at_once_wait_for_one_call_and_any_may_go_away() {
+    let cloud = filled().await;
+    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(300);
+    let fs = cloud.fs(|_| ()).await;
+    let (one, others) = (fs.session(&thread("1")), fs.session(&thread("1")));
+    let first = tokio::spawn(async move { one.read("a.md").await });
+    while cloud.wire.take().is_empty() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let others: Vec<_> = (0..50)
+        .map(|_| {
+            let backend = others.clone();
+            tokio::spawn(async move { backend.read("a.md").await })
+        })
+        .collect();
+    first.abort();
+    for other in others {
+        assert_eq!(other.await.unwrap().unwrap().content, "some text\n");
+    }
+    assert_eq!(cloud.issued().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_are_renewed_without_a_failed_read() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
+    let fs = cloud.fs(|_| ()).await;
+    let (done, began) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let readers: Vec<_> = (0..8)
+        .map(|reader| {
+            let (backend, done) = (fs.session(&session("u1", "1", "k1")), done.clone());
+            tokio::spawn(async move {
+                let mut reads = 0;
+                while !done.load(Ordering::SeqCst) {
+                    assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
+                    if reader == 0 {
+                        backend.write("own.md", "x").await.unwrap();
+                        backend.ls("/workspace").await.unwrap();
+                    }
+                    reads += 1;
+                }
+                reads
+            })
+        })
+        .collect();
+    // Until they were renewed several times, whoever is slow.
+    while cloud.issued().len() < 4 {
+        assert!(began.elapsed() < Duration::from_secs(120), "credentials are not renewed");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    done.store(true, Ordering::SeqCst);
+    for reader in readers {
+        assert!(reader.await.unwrap() > 0);
+    }
+    // One call for each renewal, however many ask.
+    assert_eq!(cloud.issued().len() as u64, fs.requests().assume_role);
+    assert!(cloud.issued().len() < 40, "{}", cloud.issued().len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_s3_takes_no_longer_are_replaced() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    let mut calls = 1;
+    // Ones that are just there are not asked for again: S3 must have another reason then.
+    let old = || tokio::time::sleep(Duration::from_millis(1100));
+    for operation in ["read", "stat", "ls", "write", "append", "rm"] {
+        old().await;
+        cloud.revoke();
+        match operation {
+            "read" => backend.read("a.md").await.map(drop),
+            "stat" => backend.stat("a.md").await.map(drop),
+            "ls" => backend.ls("/workspace").await.map(drop),
+            "write" => backend.write("x.md", "1").await.map(drop),
+            "append" => backend.append("x.md", "2").await.map(drop),
+            _ => backend.delete("x.md").await.map(drop),
+        }
+        .unwrap_or_else(|error| panic!("{operation}: {error}"));
+        calls += 1;
+        assert_eq!(cloud.issued().len(), calls, "{operation}");
+    }
+    // A storage that takes none is no reason to ask for ever.
+    old().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_millis(1);
+    cloud.revoke();
+    let error = backend.read("a.md").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(cloud.issued().len() <= calls + 4, "{}", cloud.issued().len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_sts_is_down_credentials_hold_until_they_end() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
+    let fs = cloud.fs(|settings| settings.max_attempts = 1).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    cloud.rules.sts_is_down.store(true, Ordering::SeqCst);
+    // It is asked for new ones meanwhile, in vain.
+    let began = Instant::now();
+    let failed = loop {
+        match backend.read("a.md").await {
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(60)),
+            Err(error) => break error,
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert!(began.elapsed() > Duration::from_secs(2), "they held for {:?}", began.elapsed());
+    assert_eq!(failed.kind(), ErrorKind::Unavailable, "{failed}");
+    assert!(failed.to_string().contains("STS"), "{failed}");
+    // A storm of readers is no storm of calls.
+    let before = fs.requests().assume_role;
+    for answer in join_all((0..200).map(|_| backend.read("a.md"))).await {
+        answer.unwrap_err();
+    }
+    assert!(fs.requests().assume_role - before <= 3);
+    cloud.rules.sts_is_down.store(false, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_clock_of_this_machine_does_not_end_credentials() {
+    let cloud = filled().await;
+    // By our clock they end in a day and an hour.
+    cloud.rules.ahead.store(24 * 3600, Ordering::SeqCst);
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(3);
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    backend.read("a.md").await.unwrap();
+    assert!(cloud.issued().len() >= 2, "credentials that had ended were used");
+    assert!(cloud.wire.take().len() <= 5);
+}
+
+/// What one session had read must not be told to another whose own credentials do not reach it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_not_served_to_whom_sts_refuses() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let library = |user: &str| {
+        let user = Some(UserId::parse(user).unwrap());
+        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
+    };
+    let file = "/skills/law/deed/SKILL.md";
+    library("u1").read(file).await.unwrap();
+    library("u1").skills(None).await.unwrap();
+    *cloud.rules.refused.lock().unwrap() = Some("/u2/".to_owned());
+    let refused = library("u2");
+    for error in [
+        refused.read(file).await.unwrap_err(),
+        refused.ls("/skills").await.unwrap_err(),
+        refused.skills(None).await.unwrap_err(),
+        refused.stat(file).await.unwrap_err(),
+        refused.credentials().await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.to_string().contains(ROLE), "{error}");
+    }
+    assert!(refused.exists(file).await.is_err());
+    // One whom it does not refuse asks S3 once, and then knows.
+    let other = library("u3");
+    other.read(file).await.unwrap();
+    cloud.wire.take();
+    other.read(file).await.unwrap();
+    assert!(cloud.wire.take().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_of_one_tenant_share_what_they_know() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let (one, two) = (session("u1", "1", "k1"), session("u1", "2", "k1"));
+    fs.session(&one).skills(None).await.unwrap();
+    let second = fs.session(&two);
+    second.credentials().await.unwrap();
+    cloud.wire.take();
+    // Another scope, the same library.
+    assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
+    assert!(cloud.wire.take().is_empty());
+    // Grants are part of a scope, the order of libraries is not.
+    let read_only = Session { grants: Grants::READ_ONLY, ..one.clone() };
+    fs.session(&read_only).ls("/workspace").await.unwrap();
+    assert_eq!(cloud.issued().len(), 3);
+    for libraries in [["acme", "base"], ["base", "acme"]] {
+        fs.session(&with_libraries(one.clone(), &libraries)).credentials().await.unwrap();
+    }
+    assert_eq!(cloud.issued().len(), 4);
+}
+
+/// To those who may not list the whole bucket S3 may answer 403 for a key that is not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_file_is_missing_also_where_s3_calls_it_forbidden() {
+    let cloud = filled().await;
+    for key in
+        ["threads/1/gone.md", "threads/1/gone", "threads/1/sub", "threads/1/sub.md", "threads/1/new.md"]
+    {
+        cloud.rules.forbidden.lock().unwrap().insert(key.to_owned());
+    }
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    assert!(!backend.exists("gone").await.unwrap());
+    assert_eq!(backend.read("gone.md").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(backend.stat("sub").await.unwrap().kind, skillfs::EntryKind::Directory);
+    // One that is there and forbidden is forbidden.
+    cloud.rules.forbidden.lock().unwrap().insert("threads/1/a.md".to_owned());
+    for error in [backend.read("a.md").await.unwrap_err(), backend.stat("a.md").await.unwrap_err()] {
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
+    let cloud = filled().await;
+    let libraries: Vec<_> = (0..14).map(|number| format!("library-{number}")).collect();
+    let libraries: Vec<_> = libraries.iter().map(String::as_str).collect();
+    let of = with_libraries(session("u1", "1", "k1"), &libraries);
+    let backend = cloud.fs(|_| ()).await.session(&of);
+    let error = backend.ls("/workspace").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("15 libraries") && text.contains("2048") && text.contains("compact"), "{text}");
+    assert!(cloud.wire.take().is_empty());
+    let role = Role { compact_policy: true, ..Role::new(ROLE) };
+    let compact = cloud.fs(|settings| settings.role = Some(role)).await.session(&of);
+    compact.ls("/workspace").await.unwrap();
+    assert!(cloud.issued()[0].policy.to_string().contains("shared/library-3/*"));
+    // Tags have rules of their own.
+    let role = Role { session_tags: true, ..Role::new(ROLE) };
+    let tagged = cloud.fs(|settings| settings.role = Some(role)).await;
+    let error = tagged.session(&session("auth0|7", "1", "k1")).ls("/skills").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    assert!(error.to_string().contains("session_tags"), "{error}");
+    // Nothing to reach, nothing to ask for.
+    let nobody = cloud.fs(|_| ()).await.session(&Session::default());
+    assert!(nobody.ls("/").await.unwrap().entries.is_empty());
+    assert_eq!(nobody.credentials().await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(cloud.issued().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_role_sessions_run_on_the_process_and_say_so() {
+    let cloud = filled().await;
+    let fs: SkillFs = cloud.bucket.through(&cloud.wire.endpoint).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    assert!(!backend.is_confined());
+    assert_eq!(backend.credentials().await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert!(cloud.issued().is_empty() && fs.scopes() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn administrators_use_the_credentials_of_the_process() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let library = skillfs::Library::User(UserId::parse("u1").unwrap());
+    fs.write_index(&library).await.unwrap();
+    assert!(cloud.issued().is_empty() && !cloud.rules.own.lock().unwrap().is_empty());
+    // What they wrote, a session reads with its own.
+    let backend = fs.session(&session("u1", "1", "k1"));
+    assert_eq!(backend.skills(None).await.unwrap().list().len(), 1);
+    assert_eq!(cloud.issued().len(), 1);
+}

@@ -1,0 +1,234 @@
+//! A cloud in small: STS gives out credentials, and whoever comes with them may do what their policy says.
+//!
+//! Behind it is the embedded store. Its IAM knows as much as the policies of sessions need; MiniStack and the simulator
+//! in `terraform/tests` know all of it.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+use skillfs::embedded::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
+use skillfs::{Role, Settings, SkillFs};
+
+use super::Bucket;
+use super::wire::{Reply, Request, Wire};
+
+pub const ROLE: &str = "arn:aws:iam::123456789012:role/acme-agents";
+
+/// A server between the client and the storage that is STS, too.
+pub struct Cloud {
+    pub wire: Wire,
+    pub bucket: Bucket,
+    pub rules: Arc<Rules>,
+}
+
+/// What the cloud knows and does. Tests change it at any time.
+pub struct Rules {
+    issued: Mutex<Vec<Issued>>,
+    /// How long new credentials hold.
+    pub life: Mutex<Duration>,
+    /// Whose session names of roles, users and the like are refused: what their policy contains.
+    pub refused: Mutex<Option<String>>,
+    pub sts_is_down: AtomicBool,
+    /// How long a call of STS takes.
+    pub sts_takes: Mutex<Duration>,
+    /// Keys that are answered with 403.
+    pub forbidden: Mutex<HashSet<String>>,
+    /// How many seconds the clock here is ahead.
+    pub ahead: AtomicI64,
+    /// Requests to the storage on the credentials of the process.
+    pub own: Mutex<Vec<Request>>,
+}
+
+/// One answer of STS.
+#[derive(Clone)]
+pub struct Issued {
+    pub form: Vec<(String, String)>,
+    pub policy: Value,
+    until: Instant,
+}
+
+impl Issued {
+    pub fn value(&self, name: &str) -> Option<&str> {
+        self.form.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl Cloud {
+    pub async fn start() -> Self {
+        let bucket = Bucket::embedded().await;
+        let rules = Arc::new(Rules {
+            issued: Mutex::default(),
+            life: Mutex::new(Duration::from_secs(3600)),
+            refused: Mutex::default(),
+            sts_is_down: AtomicBool::new(false),
+            sts_takes: Mutex::default(),
+            forbidden: Mutex::default(),
+            ahead: AtomicI64::new(0),
+            own: Mutex::default(),
+        });
+        let (decide, name) = (rules.clone(), bucket.name.clone());
+        let wire = Wire::start(Some(&bucket.endpoint), move |request, _| decide.decide(request, &name)).await;
+        Self { wire, bucket, rules }
+    }
+
+    /// A handle whose sessions assume the role.
+    pub async fn fs(&self, change: impl FnOnce(&mut Settings)) -> SkillFs {
+        let with_role = |settings: &mut Settings| {
+            settings.role = Some(Role::new(ROLE));
+            change(settings);
+        };
+        self.bucket.with(&self.wire.endpoint, with_role).await
+    }
+
+    /// What STS gave out so far.
+    pub fn issued(&self) -> Vec<Issued> {
+        self.rules.issued.lock().unwrap().clone()
+    }
+
+    /// No credentials that were given out hold any longer.
+    pub fn revoke(&self) {
+        for issued in self.rules.issued.lock().unwrap().iter_mut() {
+            issued.until = Instant::now();
+        }
+    }
+}
+
+impl Rules {
+    fn decide(&self, request: &Request, bucket: &str) -> Reply {
+        if request.method == "POST" && request.target == "/" {
+            let takes = *self.sts_takes.lock().unwrap();
+            std::thread::sleep(takes);
+            return self.assume(request);
+        }
+        let Some(token) = request.header("x-amz-security-token") else {
+            self.own.lock().unwrap().push(request.clone());
+            return Reply::Forward;
+        };
+        let number: usize = token.strip_prefix("token-").unwrap().parse().unwrap();
+        let issued = self.issued.lock().unwrap()[number].clone();
+        if Instant::now() >= issued.until {
+            return Reply::error(400, "ExpiredToken");
+        }
+        let wanted = wanted(request, bucket);
+        assert!(!wanted.is_empty(), "what is asked for is not known: {}", request.head);
+        let forbidden = self.forbidden.lock().unwrap();
+        let refused = wanted.iter().any(|(action, what)| {
+            (*action == "s3:GetObject" && forbidden.contains(what))
+                || !allows(&issued.policy, action, what, bucket)
+        });
+        if refused { Reply::error(403, "AccessDenied") } else { Reply::Forward }
+    }
+
+    fn assume(&self, request: &Request) -> Reply {
+        if self.sts_is_down.load(Ordering::SeqCst) {
+            return answer(
+                503,
+                "<ErrorResponse><Error><Code>ServiceUnavailable</Code></Error></ErrorResponse>",
+                0,
+            );
+        }
+        let body = String::from_utf8(request.body.clone()).unwrap();
+        let decode =
+            |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8().unwrap().into_owned();
+        let form: Vec<_> = body
+            .split('&')
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(key, value)| (decode(key), decode(value)))
+            .collect();
+        let value = |name: &str| form.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        assert_eq!(value("Action").as_deref(), Some("AssumeRole"));
+        let policy = value("Policy").expect("a session without a policy");
+        if self.refused.lock().unwrap().as_ref().is_some_and(|refused| policy.contains(refused)) {
+            let error = "<ErrorResponse><Error><Type>Sender</Type><Code>AccessDenied</Code><Message>not authorized to perform: sts:AssumeRole</Message></Error></ErrorResponse>";
+            return answer(403, error, 0);
+        }
+        let ahead = self.ahead.load(Ordering::SeqCst);
+        let life = *self.life.lock().unwrap();
+        let ends = SystemTime::now() + life + Duration::from_secs(u64::try_from(ahead).unwrap());
+        let ends = DateTime::from(ends).fmt(DateTimeFormat::DateTime).unwrap();
+        let mut issued = self.issued.lock().unwrap();
+        let token = format!("token-{}", issued.len());
+        let policy = serde_json::from_str(&policy).unwrap();
+        issued.push(Issued { form, policy, until: Instant::now() + life });
+        let body = format!(
+            "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
+             <AccessKeyId>{ACCESS_KEY_ID}</AccessKeyId><SecretAccessKey>{SECRET_ACCESS_KEY}</SecretAccessKey>\
+             <SessionToken>{token}</SessionToken><Expiration>{ends}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+        );
+        answer(200, &body, ahead)
+    }
+}
+
+fn answer(status: u16, body: &str, ahead: i64) -> Reply {
+    let now = SystemTime::now() + Duration::from_secs(u64::try_from(ahead).unwrap());
+    let date = DateTime::from(now).fmt(DateTimeFormat::HttpDate).unwrap();
+    Reply::Raw(
+        format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: text/xml\r\ndate: {date}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+            body.len()
+        )
+        .into_bytes(),
+    )
+}
+
+/// The rights that a request needs: an action, and the key or the prefix that it is about.
+pub fn wanted(request: &Request, bucket: &str) -> Vec<(&'static str, String)> {
+    let decode = |text: &str| percent_decode_str(text).decode_utf8().unwrap().into_owned();
+    let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
+    let path = path.strip_prefix(&format!("/{bucket}")).unwrap();
+    let key = decode(path.strip_prefix('/').unwrap_or_default());
+    let parameter = |name: &str| {
+        query.split('&').find_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (key == name).then(|| decode(value))
+        })
+    };
+    let source = request.header("x-amz-copy-source").map(decode);
+    let source = source.map(|source| {
+        let source = source.trim_start_matches('/').strip_prefix(&format!("{bucket}/")).unwrap().to_owned();
+        ("s3:GetObject", source)
+    });
+    match request.method.as_str() {
+        "GET" if key.is_empty() && parameter("list-type").is_some() => {
+            vec![("s3:ListBucket", parameter("prefix").unwrap_or_default())]
+        }
+        "GET" | "HEAD" if !key.is_empty() => vec![("s3:GetObject", key)],
+        "PUT" if !key.is_empty() => [("s3:PutObject", key)].into_iter().chain(source).collect(),
+        "DELETE" if parameter("uploadId").is_some() => vec![("s3:AbortMultipartUpload", key)],
+        "DELETE" if !key.is_empty() => vec![("s3:DeleteObject", key)],
+        "POST" if parameter("delete").is_some() => {
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let keys =
+                body.split("<Key>").skip(1).map(|rest| rest.split("</Key>").next().unwrap().to_owned());
+            keys.map(|key| ("s3:DeleteObject", key)).collect()
+        }
+        "POST" if !key.is_empty() => vec![("s3:PutObject", key)],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a policy lets an action through. Of patterns it knows a `*` at the end.
+pub fn allows(policy: &Value, action: &str, what: &str, bucket: &str) -> bool {
+    let matches = |pattern: &Value, text: &str| {
+        let pattern = pattern.as_str().unwrap();
+        pattern.strip_suffix('*').map_or(pattern == text, |start| text.starts_with(start))
+    };
+    let arn = match action {
+        "s3:ListBucket" => format!("arn:aws:s3:::{bucket}"),
+        _ => format!("arn:aws:s3:::{bucket}/{what}"),
+    };
+    policy["Statement"].as_array().unwrap().iter().any(|statement| {
+        let named = statement["Action"].as_array().unwrap().iter().any(|name| name == action);
+        let about = statement["Resource"].as_array().unwrap().iter().any(|pattern| matches(pattern, &arn));
+        let condition = match &statement["Condition"]["StringLike"]["s3:prefix"] {
+            Value::Array(patterns) => patterns.iter().any(|pattern| matches(pattern, what)),
+            _ => true,
+        };
+        named && about && condition
+    })
+}
