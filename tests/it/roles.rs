@@ -15,7 +15,7 @@ use crate::support::session;
 const SKILL: &str = "---\nname: deed\ndescription: Draft a deed\n---\nSteps.\n";
 
 fn with_libraries(mut session: Session, libraries: &[&str]) -> Session {
-    session.libraries = libraries.iter().map(|id| LibraryId::parse(*id).unwrap()).collect();
+    session.libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap()).collect();
     session
 }
 
