@@ -130,7 +130,7 @@ impl SkillFs {
         }
     }
 
-    /// For how many tenants this handle holds credentials and clients at the moment; at most
+    /// For how many tenants this handle holds credentials at the moment; at most
     /// [`Role::max_scopes`](crate::Role::max_scopes).
     #[must_use]
     pub fn scopes(&self) -> u64 {
