@@ -831,3 +831,50 @@ fn a_skill_is_begun_and_valid() {
     let completions = skillfs(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&completions.stdout).contains("admin"));
 }
+
+/// A cloud that enforces policies, and the program as a service that may only assume a role.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_role_from_the_command_line() {
+    use crate::support::cloud::{Cloud, ROLE};
+    let cloud = Cloud::start().await;
+    cloud.bucket.put("threads/t1/notes.md", "# Notes\n").await;
+    cloud.bucket.put("threads/t10/secret.md", "secret").await;
+    let (endpoint, bucket) = (cloud.wire.endpoint.clone(), cloud.bucket.name.clone());
+    let run = async |args: &[&str]| {
+        let mut command = program();
+        command.args(["--endpoint-url", &endpoint, "--bucket", &bucket]).args(args);
+        command.env("AWS_ACCESS_KEY_ID", skillfs::embedded::ACCESS_KEY_ID);
+        command.env("AWS_SECRET_ACCESS_KEY", skillfs::embedded::SECRET_ACCESS_KEY);
+        let mut output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let masked = String::from_utf8_lossy(&output.stderr).replace(&endpoint, "ENDPOINT");
+        output.stderr = masked.into_bytes();
+        output
+    };
+    let session = ["--role-arn", ROLE, "--thread", "t1"];
+    let confined = async |args: &[&str]| run(&[&session, args].concat()).await;
+    let output = confined(&["read", "notes"]).await;
+    snapshot!("role-read", output);
+    let output = confined(&["credentials"]).await;
+    snapshot!("role-credentials", output);
+    assert_eq!(cloud.issued().len(), 2, "each process asks for its own");
+    assert!(cloud.rules.own.lock().unwrap().is_empty());
+    let output = run(&["--thread", "t1", "credentials"]).await;
+    snapshot!("role-none", output);
+    let output = run(&["--thread", "t1", "--role-with", "kms", "ls"]).await;
+    snapshot!("role-options-without", output);
+    let output = run(&["--thread", "t1", "--role-arn", "agents", "ls"]).await;
+    snapshot!("role-malformed", output);
+    let output = run(&["--role-arn", ROLE, "admin", "list"]).await;
+    snapshot!("role-for-admin", output);
+    *cloud.rules.refused.lock().unwrap() = Some("/t1/".to_owned());
+    let output = confined(&["ls", "/workspace"]).await;
+    snapshot!("role-refused", output);
+    cloud.rules.sts_is_down.store(true, std::sync::atomic::Ordering::SeqCst);
+    let output = confined(&["--json", "ls", "/workspace"]).await;
+    snapshot!("role-sts-down", output);
+    // The environment names it, too; administrators and local stores have no use for it.
+    let with_variable = |args: &[&str]| program().env("SKILLFS_ROLE_ARN", ROLE).args(args).output().unwrap();
+    let data = DATA.path().to_str().unwrap();
+    assert!(with_variable(&["--embedded", data, "--thread", "t-42", "ls"]).status.success());
+    assert!(with_variable(&["--embedded", data, "admin", "list"]).status.success());
+}
