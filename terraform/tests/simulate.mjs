@@ -6,7 +6,8 @@
 // RENDERED.json is what `terraform output -json` prints in examples/localstack, or
 // `terraform show -json` of a plan there: a plan needs neither a server nor an account.
 // `terraform/check` makes one.
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { runSimulation } from "@cloud-copilot/iam-simulate";
 
 const account = "000000000000";
@@ -115,11 +116,20 @@ async function all(asked, who) {
 }
 
 let failures = 0;
+let expected = 0;
 function expect(condition, message) {
-  if (!condition) {
+  if (condition) {
+    expected += 1;
+  } else {
     failures += 1;
     console.error(`not as expected: ${message}`);
   }
+}
+
+// SKILLFS_ATTEMPTS names a directory: one file for each group, one line for each attempt that was refused.
+const counted = {};
+function note(group, name) {
+  (counted[group] ??= []).push(name);
 }
 
 async function every(title, who) {
@@ -128,6 +138,7 @@ async function every(title, who) {
     for (const attempt of attempts) {
       const got = await all(asks[attempt.call](attempt), who);
       count[got ? "allowed" : "refused"] += got === wanted ? 1 : 0;
+      if (!got && !wanted) note(title, attempt.id);
       expect(got === wanted, `${title}: ${attempt.id} was ${got ? "allowed" : "refused"}`);
     }
   }
@@ -148,6 +159,7 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   let open = 0;
   for (const attempt of [...allowed, ...refused]) {
     if (await all(asks[attempt.call](attempt), { identity: policy("agents_tagged") })) open += 1;
+    else note("session tags, none given", attempt.id);
   }
   expect(open === 0, `without tags ${open} attempts were allowed`);
   console.log(`session tags, none given: ${open} of ${allowed.length + refused.length} allowed`);
@@ -156,6 +168,7 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   for (const attempt of allowed) {
     const got = await all(asks[attempt.call](attempt), { identity: policy("agents_tagged"), context: tags(others) });
     const needsUser = [attempt.key, attempt.prefix, attempt.source].some((key) => key?.startsWith(`${user}/`));
+    if (!got) note("session tags, no user", attempt.id);
     expect(got === !needsUser, `without a user: ${attempt.id} was ${got ? "allowed" : "refused"}`);
   }
 }
@@ -167,7 +180,8 @@ for (const attempt of allowed) {
     identity: policy("agents_tagged"),
     context: { ...tags(own), "aws:SecureTransport": "false" },
   });
-  plain += got ? 1 : 0;
+  if (got) plain += 1;
+  else note("session tags, without TLS", attempt.id);
   expect(!got, `without TLS: ${attempt.id} was allowed`);
 }
 console.log(`session tags, without TLS: ${plain} of ${allowed.length} allowed`);
@@ -198,6 +212,7 @@ if (trust.Statement.length > 1) {
         Statement: [{ Effect: "Allow", Action: "sts:*", Resource: "*" }],
       } },
     );
+    if (!got && !wanted) note("tags at AssumeRole", name);
     expect(got === wanted, `a session with ${name} was ${got ? "allowed" : "refused"}`);
   }
   console.log(`tags at AssumeRole: ${cases.length} cases`);
@@ -205,7 +220,14 @@ if (trust.Statement.length > 1) {
   console.log("tags at AssumeRole: not looked at, this plan has agent_scoping = session_policy");
 }
 
+if (process.env.SKILLFS_ATTEMPTS) {
+  for (const [group, names] of Object.entries(counted)) {
+    const file = `simulator.${group.toLowerCase().replace(/[^a-z]+/g, "_")}`;
+    writeFileSync(join(process.env.SKILLFS_ATTEMPTS, file), names.map((name) => `${name}\n`).join(""));
+  }
+}
 if (failures > 0) {
   console.error(`${failures} not as expected`);
   process.exit(1);
 }
+console.log(`${expected} cases as expected`);

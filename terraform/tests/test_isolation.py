@@ -1,7 +1,6 @@
 """Proof that S3 itself keeps tenants apart, on a server that enforces IAM.
 
-    python3 -m venv .venv && .venv/bin/pip install -r requirements.txt
-    .venv/bin/pytest
+    terraform/tests/run
 
 MiniStack runs on a free port of 127.0.0.1, with TLS, since the bucket takes nothing
 else. Terraform applies examples/localstack to it. Then raw S3 calls are made with a
@@ -9,8 +8,12 @@ session's credentials: no code of skillfs stands in the way, so only S3 can refu
 
 attempts.json has what is tried; simulate.mjs evaluates the same without a server.
 TF_MIRROR names a directory of Terraform providers, where the registry is out of reach.
+SKILLFS names the program, which then opens sessions too, and is run in one. While it is
+still being built, SKILLFS_BUILT names a file that will be there when it is done.
 """
 
+import concurrent.futures
+import datetime
 import json
 import os
 import pathlib
@@ -19,6 +22,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -40,6 +44,9 @@ SESSION = ATTEMPTS["session"]
 ACCOUNT = "000000000000"
 BUCKET = "skillfs-local"
 SERVICE = f"arn:aws:iam::{ACCOUNT}:user/service"
+
+# Exit codes of the program.
+NOT_FOUND, REFUSED = 3, 4
 
 # STS takes no longer inline policy.
 STS_LIMIT = 2048
@@ -93,7 +100,8 @@ def server(tmp_path_factory):
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            # It waits for connections that are open; nothing is lost with them.
+            process.wait(2)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -123,8 +131,14 @@ def terraform(tmp_path_factory):
     def apply(example, variables, **more):
         """Applies it, sees that a second time would change nothing, and returns its outputs."""
         def run(*arguments):
-            return subprocess.run([program, *arguments], cwd=directory / "examples" / example, env={**environment, **more},
-                                  capture_output=True, text=True)
+            assert not ending.is_set(), "interrupted"
+            # Killed it would leave its providers behind, so it is asked to end.
+            with subprocess.Popen([program, *arguments], cwd=directory / "examples" / example, env={**environment, **more},
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+                running.add(process)
+                stdout, stderr = process.communicate()
+                running.discard(process)
+            return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
 
         init = run("init", "-no-color")
         if init.returncode:
@@ -136,14 +150,34 @@ def terraform(tmp_path_factory):
         assert planned.returncode == 0, f"a second apply would change something:\n{planned.stdout}{planned.stderr}"
         return {name: output["value"] for name, output in json.loads(run("output", "-json").stdout).items()}
 
-    return apply
+    running, ending = set(), threading.Event()
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        try:
+            yield lambda *arguments, **more: threads.submit(apply, *arguments, **more)
+        finally:
+            ending.set()
+            for process in list(running):
+                process.terminate()
 
 
 @pytest.fixture(scope="session")
-def deployed(server, terraform):
-    """The outputs of examples/localstack, applied."""
+def applied(server, terraform):
+    """Both examples, on their way. Each waits a minute for lifecycle rules, so they wait together."""
     url, authority = server
-    return terraform("localstack", {"endpoint_url": url, "ca_bundle": authority, "bucket_name": BUCKET, "service_arn": SERVICE})
+    one = json.dumps([SERVICE])
+    return {
+        "localstack": terraform("localstack", {"endpoint_url": url, "ca_bundle": authority, "bucket_name": BUCKET, "service_arn": SERVICE}),
+        # With the longest name that it takes, a KMS key and access logs.
+        "complete": terraform(
+            "complete", {"region": "us-east-1", "bucket_name": "b" * 58, "service_role_arns": one, "administrator_arns": one, "auditor_arns": one},
+            AWS_ENDPOINT_URL=url, AWS_CA_BUNDLE=str(authority), AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test"),
+    }
+
+
+@pytest.fixture(scope="session")
+def deployed(applied):
+    """The outputs of examples/localstack, applied."""
+    return applied["localstack"].result()
 
 
 class Caller:
@@ -151,6 +185,7 @@ class Caller:
 
     def __init__(self, server, access, secret, token=None):
         self.url, self.authority = server
+        self.access, self.secret = access, secret
         # One try and no ambient settings: what the server says first is what counts.
         config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, signature_version="v4")
         s3_config = config.merge(Config(signature_version="s3v4"))
@@ -189,10 +224,48 @@ def assume(server, service, deployed):
     return assume
 
 
-@pytest.fixture(scope="session", params=["exact", "compact"])
-def agent(request, assume):
-    """A session of SESSION, and nothing else."""
-    return assume("agents", session_policy(BUCKET, compact=request.param == "compact", **SESSION))
+class Program:
+    """skillfs in a session of SESSION, with the service's credentials and no other settings."""
+
+    def __init__(self, path, service, role, directory):
+        identity = [f"--{name}={SESSION[name]}" for name in ("user", "thread", "ticket")]
+        identity += [f"--library={library}" for library in SESSION["libraries"]]
+        self.command = [path, f"--bucket={BUCKET}", f"--endpoint-url={service.url}", f"--role-arn={role}", *identity]
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SKILLFS"))}
+        self.environment |= {
+            "AWS_ACCESS_KEY_ID": service.access, "AWS_SECRET_ACCESS_KEY": service.secret, "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true", "SSL_CERT_FILE": str(service.authority), "HOME": str(directory),
+        }
+
+    def __call__(self, *arguments, content=""):
+        return subprocess.run([*self.command, *arguments], env=self.environment, input=content, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture(scope="session")
+def program(service, deployed, tmp_path_factory):
+    path = os.environ.get("SKILLFS")
+    if not path:
+        pytest.skip("SKILLFS names no program")
+    built = os.environ.get("SKILLFS_BUILT")
+    until = time.monotonic() + 1800
+    while built and not os.path.exists(built):
+        assert time.monotonic() < until, f"{path} was not built within half an hour"
+        time.sleep(0.5)
+    return Program(path, service, deployed["agents_role_arn"], tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session", params=["exact", "compact", "program"])
+def agent(request, server, assume):
+    """A session of SESSION, and nothing else: with either form of the policy, or as the program opens it."""
+    if request.param != "program":
+        return assume("agents", session_policy(BUCKET, compact=request.param == "compact", **SESSION))
+    answer = request.getfixturevalue("program")("credentials")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout)
+    assert found["Version"] == 1
+    # ISO 8601, as the AWS CLI wants it.
+    assert datetime.datetime.fromisoformat(found["Expiration"]) > datetime.datetime.now(datetime.timezone.utc)
+    return Caller(server, found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
 
 
 def seed(root, bucket):
@@ -379,7 +452,7 @@ def test_own_is_open(agent, root, what):
 
 
 @each("refused")
-def test_foreign_is_refused(agent, root, what):
+def test_foreign_is_refused(agent, root, count, what):
     seed(root, BUCKET)
     before = state(root)
     with pytest.raises(Refused):
@@ -388,6 +461,7 @@ def test_foreign_is_refused(agent, root, what):
     # refuses the whole request over one key.)
     own = set(what.get("keys", [])) - set(what.get("foreign", what.get("keys", [])))
     assert [entry for entry in state(root) if entry[0] not in own] == [entry for entry in before if entry[0] not in own]
+    count()
 
 
 def test_enough_is_tried():
@@ -414,10 +488,11 @@ def test_it_is_not_the_call_that_is_wrong(root, service, control, what):
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404, 409), error
 
 
-def test_nobody_else_opens_sessions(root, deployed):
+def test_nobody_else_opens_sessions(root, deployed, count):
     """Not even the account's root: the role trusts the service by name."""
     with pytest.raises(ClientError, match="AccessDenied"):
         root.sts.assume_role(RoleArn=deployed["agents_role_arn"], RoleSessionName="attempt")
+    count()
 
 
 def test_a_missing_file_of_ones_own_is_missing(agent):
@@ -499,7 +574,7 @@ ROLES = [(role, *case) for role, cases in (("agents", BARE), ("administrators", 
 
 @pytest.mark.parametrize("role, call, where, allowed", ROLES, ids=[
     f"{role} {'may' if allowed else 'may not'} {call} {where.get('key', where.get('prefix', 'the bucket'))}" for role, call, where, allowed in ROLES])
-def test_roles(assume, root, role, call, where, allowed):
+def test_roles(assume, root, count, role, call, where, allowed):
     """Each role as it is, without a session policy."""
     seed(root, BUCKET)
     caller = assume(role)
@@ -508,9 +583,10 @@ def test_roles(assume, root, role, call, where, allowed):
     else:
         with pytest.raises(Refused):
             attempt(caller, {"call": call, **where}, root)
+        count()
 
 
-def test_a_session_policy_adds_nothing(assume, root):
+def test_a_session_policy_adds_nothing(assume, root, count):
     """A session that asks for more than its role has gets the role's."""
     seed(root, BUCKET)
     everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -518,6 +594,50 @@ def test_a_session_policy_adds_nothing(assume, root):
     for what in ({"call": "put", "key": "u1/skills/a/SKILL.md"}, {"call": "list"}, {"call": "get_bucket_policy"}, {"call": "list_roles"}):
         with pytest.raises(Refused):
             attempt(caller, what, root)
+        count(what["call"])
+
+
+# --- the program in its own session -------------------------------------------
+
+
+def expect(answer, code=0):
+    assert answer.returncode == code, f"exit code {answer.returncode}: {answer.stdout}{answer.stderr}"
+    return answer.stdout
+
+
+def test_the_program_works_in_its_session(program, root):
+    seed(root, BUCKET)
+    before = [entry for entry in state(root) if not entry[0].startswith("threads/t1/")]
+    assert expect(program("ls", "/")).split() == ["/skills", "/ticket", "/workspace"]
+    assert expect(program("ls", "-R", "/workspace")).split() == ["/workspace/docs", "/workspace/docs/plan.md", "/workspace/notes.md"]
+    assert expect(program("read", "/workspace/notes.md")).strip() == "this is threads/t1/notes.md"
+    assert expect(program("read", "/ticket/mail.txt")).strip() == "this is tickets/k1/mail.txt"
+    assert expect(program("read", "/skills/a/SKILL.md")).strip() == "this is u1/skills/a/SKILL.md"
+    assert expect(program("read", "/skills/b/SKILL.md")).strip() == "this is shared/acme/skills/b/SKILL.md"
+    assert expect(program("skills", "list")).split()
+    expect(program("write", "/workspace/new.md", content="one\n"))
+    expect(program("append", "/workspace/new.md", content="two\n"))
+    assert root.s3.get_object(Bucket=BUCKET, Key="threads/t1/new.md")["Body"].read() == b"one\ntwo\n"
+    expect(program("rm", "/workspace/new.md"))
+    # A missing file of one's own is missing, not refused.
+    expect(program("read", "/workspace/new.md"), NOT_FOUND)
+    assert [entry for entry in state(root) if not entry[0].startswith("threads/t1/")] == before
+
+
+@pytest.mark.parametrize("arguments", [
+    ("write", "/ticket/x"), ("append", "/ticket/mail.txt"), ("rm", "/ticket/mail.txt"),
+    ("write", "/skills/x"), ("append", "/skills/a/SKILL.md"), ("rm", "/skills/a/SKILL.md"), ("rm", "-r", "/skills/b"),
+    ("mv", "/skills/a", "/workspace/a"),
+], ids=" ".join)
+def test_the_program_refuses(program, root, count, arguments):
+    seed(root, BUCKET)
+    before = state(root)
+    expect(program(*arguments, content="x"), REFUSED)
+    assert state(root) == before
+    count()
+
+
+# --- sizes --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name, compact, size, libraries", [
@@ -537,12 +657,5 @@ def test_how_many_libraries_fit(name, compact, size, libraries):
     assert length(libraries) <= STS_LIMIT < length(libraries + 1)
 
 
-def test_the_complete_example_applies(server, terraform):
-    """With the longest name that it takes, a KMS key and access logs."""
-    url, authority = server
-    one = json.dumps([SERVICE])
-    outputs = terraform(
-        "complete", {"region": "us-east-1", "bucket_name": "b" * 58, "service_role_arns": one, "administrator_arns": one, "auditor_arns": one},
-        AWS_ENDPOINT_URL=url, AWS_CA_BUNDLE=str(authority), AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test",
-    )
-    assert outputs["agents_role_arn"].endswith(f"role/{'b' * 49}-agents")
+def test_the_complete_example_applies(applied):
+    assert applied["complete"].result()["agents_role_arn"].endswith(f"role/{'b' * 49}-agents")
