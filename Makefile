@@ -4,7 +4,7 @@ SHELL := bash
 .PHONY: help test lint fmt snapshots
 
 help:
-	@echo 'make test        all tests, LocalStack included'
+	@echo 'make test        all tests, LocalStack and the cloud side included'
 	@echo 'make lint        format, clippy, rustdoc, shell scripts, licences'
 	@echo 'make fmt         format'
 	@echo 'make snapshots   accept what the command line prints now'
@@ -21,7 +21,7 @@ lint:
 	cargo clippy --locked --all-targets --all-features -- -D warnings
 	cargo clippy --locked -p skillfs-bench --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --all-features
-	@if command -v shellcheck >/dev/null; then shellcheck localstack/start localstack/stop tests/run .ci/run; \
+	@if command -v shellcheck >/dev/null; then shellcheck localstack/start localstack/stop localstack/python.sh tests/run terraform/check terraform/tests/run .ci/run; \
 	else echo 'note: shellcheck is not installed; the shell scripts were not checked'; fi
 	@if command -v cargo-deny >/dev/null; then cargo deny --locked check licenses bans sources; \
 	else echo 'note: cargo-deny is not installed; licences and sources were not checked'; fi
