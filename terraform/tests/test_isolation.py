@@ -116,7 +116,7 @@ def terraform(tmp_path_factory):
     """Runs Terraform in an example, with its providers at hand."""
     program = shutil.which(os.environ.get("TERRAFORM", "terraform"))
     if not program:
-        pytest.skip("terraform is not on the PATH")
+        pytest.skip("terraform is not on the PATH; install Terraform 1.9 or newer")
     # Terraform writes beside what it looks at, so it looks at a copy.
     directory = tmp_path_factory.mktemp("module") / "terraform"
     ignored = shutil.ignore_patterns("tests", ".terraform", ".terraform.lock.hcl", "*.tfstate*")
