@@ -17,12 +17,14 @@ use tracing::instrument;
 pub use self::collection::{Libraries, LibraryStats, ListedSkill};
 pub use self::history::Release;
 pub use self::lease::UnderWay;
+pub(crate) use self::lease::check_replaceable;
 pub use self::many::{ManyOptions, PushedToUser};
 pub use self::plan::{
     Action, Change, FileChange, NewFile, NewLibrary, NewSkill, Plan, PlannedSkill, PushOptions,
 };
 pub use self::prune::Pruned;
 pub use self::publish::{HandEdit, Published, PushProgress, PushWatch};
+pub(crate) use self::verify::index_problems;
 pub use self::verify::{Problem, Severity, Verified};
 
 use crate::backend::SkillFs;
@@ -95,7 +97,7 @@ impl SkillFs {
                     .with_hint("look for a typing error, or put skills into it first"));
             }
             if union.index(0).is_none() && union.index_etag(0).is_some() {
-                lease::check_replaceable(&backend, library).await?;
+                check_replaceable(&backend, library).await?;
             }
             match backend.make_index(&union, accept, watch).await {
                 Ok((index, made)) => break (union, index, made),

@@ -137,6 +137,11 @@ impl SkillFs {
         self.0.store.held_scopes()
     }
 
+    /// The storage on this handle's own behalf: for questions about the bucket.
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
+    }
+
     /// What is remembered by all sessions of this handle, and how often it helped.
     #[must_use]
     pub fn cache(&self) -> CacheCounts {
@@ -206,7 +211,7 @@ impl S3Backend {
         self.shared.list_undescribed_skills
     }
 
-    fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 

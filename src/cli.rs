@@ -3,6 +3,7 @@
 mod admin;
 mod args;
 mod demo;
+mod doctor;
 mod files;
 mod libraries;
 mod output;
@@ -108,6 +109,9 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     if let Command::Admin(command) = command {
         return admin::run(&global, command, output).await;
     }
+    if let Command::Doctor = command {
+        return doctor::run(&global, output).await;
+    }
     let mut content = None;
     if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
         // What is refused makes no store, and content is asked for only where it may go.
@@ -144,7 +148,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         }
         Command::Skills(command) => skills::run(&backend, command, output).await?,
         Command::Credentials => output::credentials(&backend.credentials().await?)?,
-        Command::Admin(_) | Command::Completions { .. } | Command::Demo => {}
+        Command::Admin(_) | Command::Completions { .. } | Command::Demo | Command::Doctor => {}
         command => return files::run(&backend, command, content, output).await,
     }
     Ok(ExitCode::SUCCESS)

@@ -138,6 +138,8 @@ pub mod source;
 
 pub mod admin;
 
+mod doctor;
+
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
@@ -149,6 +151,7 @@ pub use crate::backend::{
 };
 pub use crate::cache::CacheCounts;
 pub use crate::config::{Freshness, Role, Settings, StaticCredentials, Timeouts, env};
+pub use crate::doctor::{Check, Diagnosis, Verdict};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};

@@ -380,6 +380,16 @@ impl Library {
         self.beside(".skillfs/probe")
     }
 
+    /// The same by a name that nobody else has.
+    pub(crate) fn probe_named(&self, name: &str) -> WritableKey {
+        self.beside(&format!(".skillfs/{name}"))
+    }
+
+    /// Where its index and its releases lie.
+    pub(crate) fn records(&self) -> KeyPrefix {
+        KeyPrefix(format!("{}.skillfs/", self.home()))
+    }
+
     /// The content with this digest.
     pub(crate) fn blob(&self, sha256: Sha256) -> WritableKey {
         self.beside(&format!("{BLOBS}{sha256}"))
@@ -474,6 +484,11 @@ impl Directory {
         key.strip_prefix(self.prefix.as_str()).filter(|_| key.len() <= MAX_KEY_BYTES)
     }
 
+    /// A file that is not there, by a name that nobody has: to see whether it may be asked for.
+    pub(crate) fn absent(&self, name: &str) -> ObjectKey {
+        ObjectKey(format!("{}{name}", self.prefix.as_str()))
+    }
+
     /// A listed key that is a file: its path and its key.
     pub(crate) fn file(&self, key: &str) -> Option<(VirtualPath, ObjectKey)> {
         Some((self.path_of(key)?, ObjectKey(key.to_owned())))
@@ -539,6 +554,11 @@ impl Mounts {
         let mut reach: Vec<_> = self.iter().flat_map(Mount::reach).collect();
         reach.sort();
         reach
+    }
+
+    /// Where the prefixes of threads lie. No session may list them.
+    pub(crate) fn of_all_threads() -> KeyPrefix {
+        KeyPrefix("threads/".to_owned())
     }
 
     /// In the order of their paths.

@@ -271,7 +271,7 @@ pub(super) async fn read_index(backend: &S3Backend, library: &Library) -> Result
 }
 
 /// An index that cannot be read may be replaced, unless a later program wrote it.
-pub(super) async fn check_replaceable(backend: &S3Backend, library: &Library) -> Result<()> {
+pub(crate) async fn check_replaceable(backend: &S3Backend, library: &Library) -> Result<()> {
     let found =
         backend.object(library.index().key()).await.map_err(|e| e.during("read the index of", library))?;
     let format = found.and_then(|(_, bytes)| Index::format_of(&bytes));

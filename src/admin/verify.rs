@@ -103,25 +103,11 @@ impl SkillFs {
         let union = backend.union_all().await?;
         let mut found = Verified::default();
         let index = union.index(0);
-        match (index, union.index_etag(0)) {
-            (None, None) if union.is_empty() => {
-                return Err(Error::new(ErrorKind::NotFound, format!("there is nothing in {library}"))
-                    .with_hint("look for a typing error, or push skills to it first"));
-            }
-            (None, None) => found.say(
-                Severity::Warning,
-                "no-index",
-                "index.json",
-                "there is no index: catalogues cost a request for each skill; `--repair` writes one",
-            ),
-            (None, Some(_)) => found.say(
-                Severity::Error,
-                "bad-index",
-                "index.json",
-                "the index cannot be read, and is not used; `--repair` writes a new one",
-            ),
-            (Some(index), _) => compare_index(&union, index, backend.server_time(), &mut found),
+        if index.is_none() && union.index_etag(0).is_none() && union.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is nothing in {library}"))
+                .with_hint("look for a typing error, or push skills to it first"));
         }
+        look_at_index(&union, backend.server_time(), &mut found);
         for key in union.unnameable() {
             found.say(
                 Severity::Warning,
@@ -321,6 +307,31 @@ fn released(union: &Union) -> impl Iterator<Item = (&str, &str, Sha256)> {
     union.skills().flat_map(|(path, _)| {
         union.files_in(path).filter_map(move |(name, file)| Some((path, name, file.release?.sha256)))
     })
+}
+
+/// What is wrong with the index of the one library of a union, as far as listing it tells.
+pub(crate) fn index_problems(union: &Union, now: std::time::SystemTime) -> Vec<Problem> {
+    let mut found = Verified::default();
+    look_at_index(union, now, &mut found);
+    found.problems
+}
+
+fn look_at_index(union: &Union, now: std::time::SystemTime, found: &mut Verified) {
+    match (union.index(0), union.index_etag(0)) {
+        (None, None) => found.say(
+            Severity::Warning,
+            "no-index",
+            "index.json",
+            "there is no index: catalogues cost a request for each skill; `--repair` writes one",
+        ),
+        (None, Some(_)) => found.say(
+            Severity::Error,
+            "bad-index",
+            "index.json",
+            "the index cannot be read, and is not used; `--repair` writes a new one",
+        ),
+        (Some(index), _) => compare_index(union, index, now, found),
+    }
 }
 
 fn compare_index(union: &Union, index: &Index, now: std::time::SystemTime, found: &mut Verified) {

@@ -2,23 +2,31 @@
 //!
 //! The keys come from [`Library`], which makes none outside itself.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use sha2::Digest as _;
 
 use super::S3Backend;
+use super::layers::name_of;
 use super::read::changed_while_read;
 use super::union::UnionFile;
 use super::write::new_properties;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Sha256;
-use crate::mount::{KeyPrefix, Library, ObjectKey, WritableKey};
+use crate::mount::{KeyPrefix, Library, Mounts, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, PartSource, Put, WriteId};
 
 impl S3Backend {
+    /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
+    pub(crate) fn on_library(&self, library: &Library) -> Self {
+        let mounts = Mounts::of(&library.session());
+        Self { layers: name_of(&mounts), mounts: Arc::new(mounts), pinned: None, ..self.clone() }
+    }
+
     /// The SHA-256 of a file, in the version that a listing found, and its first bytes. One request.
     ///
     /// # Errors

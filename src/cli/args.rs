@@ -310,6 +310,15 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs --bucket acme --role-arn $ROLE --user ana --thread t1 credentials\n\n  # ~/.aws/config\n  [profile ana]\n  credential_process = skillfs --bucket acme --role-arn arn:… --user ana --thread t1 credentials"
     )]
     Credentials,
+    /// Say what is wrong with bucket, credentials, rights and indexes, and how to mend it
+    ///
+    /// Looks at the bucket, its region, the credentials and the clock; then at what the named session may list, read
+    /// and write, at versioning, conditional writes and the indexes of its libraries. Into each mount that may be
+    /// written to, it writes one small object, and deletes it again.
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme doctor                                bucket, region, credentials, clock\n  skillfs --bucket acme --user ana --thread t1 doctor         and what that session may do\n  skillfs --bucket acme --library notaries doctor --json\n\nExit code 1 when something is wrong; notes and warnings are no failure."
+    )]
+    Doctor,
     /// Print a completion script for a shell
     #[command(
         after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"

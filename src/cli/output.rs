@@ -22,6 +22,7 @@ pub(super) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 pub(super) const ACCENT: Style = AnsiColor::Cyan.on_default();
 const FOUND_IN: Style = AnsiColor::Magenta.on_default();
+pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Where a command writes.

@@ -6,6 +6,7 @@ use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 
 use super::corrupt;
+use super::inspect::Reason;
 use super::intercept::Contradiction;
 use crate::config::{credentials_hint, env};
 use crate::error::{Error, ErrorKind, shorten};
@@ -74,7 +75,12 @@ where
                 status: service.raw().status().as_u16(),
                 code: service.err().code().unwrap_or_default().to_owned(),
                 message: service.err().message().unwrap_or_default().to_owned(),
-                bucket_region: service.raw().headers().get("x-amz-bucket-region").map(str::to_owned),
+                bucket_region: service
+                    .raw()
+                    .headers()
+                    .get("x-amz-bucket-region")
+                    .or_else(|| expected_region(service.err().message()?))
+                    .map(str::to_owned),
             },
             SdkError::TimeoutError(_) => Cause::Timeout,
             SdkError::DispatchFailure(dispatch) if dispatch.is_timeout() => Cause::Timeout,
@@ -87,6 +93,12 @@ where
         };
         Self { cause, source: Box::new(error) }
     }
+}
+
+/// Not every answer has the header: `…; the region 'us-east-1' is wrong; expecting 'eu-south-2'`.
+fn expected_region(message: &str) -> Option<&str> {
+    let (region, _) = message.split_once("expecting '")?.1.split_once('\'')?;
+    crate::config::check_region(region).is_ok().then_some(region)
 }
 
 /// The SDK has no kind for "no credentials"; its errors say so in words only.
@@ -233,6 +245,39 @@ impl Failure {
     /// The server does not know what was asked of it.
     pub(super) fn is_not_implemented(&self) -> bool {
         matches!(&self.cause, Cause::Answer { status: 501, .. })
+    }
+
+    /// What a diagnosis tells apart.
+    pub(super) fn reason(&self) -> Reason {
+        let Cause::Answer { status, code, bucket_region, .. } = &self.cause else {
+            return match &self.cause {
+                Cause::Timeout => Reason::Timeout,
+                Cause::Unreachable => Reason::Unreachable,
+                Cause::NoCredentials => Reason::NoCredentials,
+                Cause::Garbled | Cause::Contradiction => Reason::NotS3,
+                Cause::Request | Cause::Told | Cause::Answer { .. } => Reason::Other,
+            };
+        };
+        match (*status, code.as_str()) {
+            (404, "NoSuchBucket") => Reason::NoBucket,
+            (404, "NoSuchKey") => Reason::Missing,
+            (404, _) => Reason::NotS3,
+            (400, "InvalidBucketName") => Reason::BadBucketName,
+            (301 | 307, _) | (400, "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
+                Reason::OtherRegion(bucket_region.clone())
+            }
+            (400, "") if bucket_region.is_some() => Reason::OtherRegion(bucket_region.clone()),
+            (_, "RequestTimeTooSkewed") => Reason::Skewed,
+            (_, "InvalidAccessKeyId" | "InvalidClientTokenId" | "NotSignedUp") => Reason::UnknownKey,
+            (_, "SignatureDoesNotMatch") => Reason::BadSignature,
+            (_, "ExpiredToken") => Reason::Expired,
+            (_, "InvalidToken") => Reason::BadToken,
+            (401 | 403, _) => Reason::Refused,
+            (409 | 412, _) => Reason::Condition,
+            (416, _) => Reason::BehindTheEnd,
+            (405 | 501, _) => Reason::NotImplemented,
+            _ => Reason::Other,
+        }
     }
 
     /// The status, where a server answered. Codes differ between servers, and a HEAD has none.
@@ -454,6 +499,16 @@ fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_region_that_is_expected_is_read_from_words() {
+        let told =
+            "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-south-2'";
+        assert_eq!(expected_region(told), Some("eu-south-2"));
+        for other in ["", "expecting 'eu", "expecting ''", "expecting 'a b'", "a non-empty Access Key"] {
+            assert_eq!(expected_region(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn every_answer_has_a_kind_and_a_way_out() {

@@ -33,7 +33,7 @@ pub struct RequestCounts {
     pub delete: u64,
     /// AssumeRole, of STS.
     pub assume_role: u64,
-    /// Everything else: uploads in parts.
+    /// Everything else: uploads in parts, questions about the bucket.
     pub other: u64,
     /// How many of them were sent again because the first took too long. Those are counted above, too.
     pub reissued: u64,

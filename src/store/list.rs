@@ -200,7 +200,7 @@ impl Store {
 }
 
 /// S3 encodes a space as `+` and a plus as `%2B`; others encode both as `%xx`. Both read alike.
-fn decode_listed(key: &str) -> Result<String> {
+pub(super) fn decode_listed(key: &str) -> Result<String> {
     percent_decode_str(&key.replace('+', " "))
         .decode_utf8()
         .map(std::borrow::Cow::into_owned)

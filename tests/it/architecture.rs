@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::support::rust_files;
 
 /// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "error", "path", "id", "index", "mount", "policy", "text", "pattern", "search", "entry", "manifest",
-    "config", "cache", "embedded", "store", "backend", "skill", "source", "admin", "cli",
+    "config", "cache", "embedded", "store", "backend", "skill", "source", "admin", "doctor", "cli",
 ];
 
 /// What only one room may name.

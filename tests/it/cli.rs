@@ -16,7 +16,7 @@ static DATA: LazyLock<TempDir> = LazyLock::new(|| {
 });
 
 /// The program, with nothing of the caller's environment that could lead it elsewhere.
-fn program() -> Command {
+pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_skillfs"));
     for (name, _) in std::env::vars_os() {
         let name_text = name.to_string_lossy();

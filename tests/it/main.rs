@@ -19,6 +19,7 @@ mod cli;
 mod conformance;
 mod costs;
 mod crashes;
+mod doctor;
 mod durability;
 mod editors;
 mod faults;

@@ -1,0 +1,96 @@
+//! `skillfs doctor`.
+
+use std::process::ExitCode;
+
+use anstyle::Style;
+
+use super::args::Global;
+use super::output::{ACCENT, BAD, DIM, GOOD, Output, WARN, plural, print, print_raw, to_json, visible};
+use super::{connect, session};
+use crate::doctor::{Check, Diagnosis, Verdict, shell};
+use crate::error::Result;
+
+pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
+    let session = session(global)?;
+    let mut found = connect(global, false, output).await?.diagnose(&session).await;
+    for check in &mut found.checks {
+        check.fix = check.fix.take().map(|fix| here(&fix, global));
+    }
+    match output.is_json() {
+        true => print_raw((to_json(&found)? + "\n").as_bytes())?,
+        false => print(&table(&found))?,
+    }
+    Ok(if found.healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Lines that call this program name the same store as this call does, so that they can be copied.
+fn here(fix: &str, global: &Global) -> String {
+    let embedded = global.embedded.as_ref().map(|directory| directory.display().to_string());
+    let mut flags = String::new();
+    for (flag, value) in [
+        ("--embedded", &embedded),
+        ("--bucket", &global.bucket),
+        ("--endpoint-url", &global.endpoint_url),
+        ("--region", &global.region),
+    ] {
+        if let Some(value) = value {
+            flags += &format!(" {flag} {}", shell(value));
+        }
+    }
+    fix.replace("`skillfs admin", &format!("`skillfs{flags} admin"))
+}
+
+fn style(verdict: Verdict) -> Style {
+    match verdict {
+        Verdict::Good => GOOD,
+        Verdict::Note => ACCENT,
+        Verdict::Warning => WARN,
+        Verdict::Wrong => BAD,
+        Verdict::Skipped => DIM,
+    }
+}
+
+fn table(found: &Diagnosis) -> String {
+    let name = |check: &Check| match &check.of {
+        Some(of) => visible(&format!("{} {of}", check.name), false),
+        None => check.name.to_owned(),
+    };
+    let width = found.checks.iter().map(|check| name(check).chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for check in &found.checks {
+        let (verdict, style) = (check.verdict.as_str(), style(check.verdict));
+        let dim = if check.verdict == Verdict::Skipped { DIM } else { Style::new() };
+        text += &format!(
+            "{style}{verdict:<7}{style:#}  {dim}{:<width$}  {}{dim:#}\n",
+            name(check),
+            visible(&check.found, false)
+        );
+        if let Some(fix) = &check.fix {
+            let word = if check.verdict == Verdict::Skipped { "more" } else { "fix" };
+            let fix = visible(fix, false);
+            text += &format!("{:<7}  {:<width$}  {ACCENT}{word}:{ACCENT:#} {fix}\n", "", "");
+        }
+    }
+    text + &summary(found)
+}
+
+/// The last line.
+fn summary(found: &Diagnosis) -> String {
+    let count = |verdict| found.count(verdict);
+    let wrong = count(Verdict::Wrong);
+    let (style, head) = match wrong {
+        0 => (GOOD, "nothing is wrong".to_owned()),
+        wrong => (BAD, plural(wrong, "thing is wrong", "things are wrong")),
+    };
+    let mut rest = vec![format!("{} good", count(Verdict::Good))];
+    for (number, one, many) in [
+        (count(Verdict::Warning), "warning", "warnings"),
+        (count(Verdict::Note), "note", "notes"),
+        (count(Verdict::Skipped), "skipped", "skipped"),
+    ] {
+        if number > 0 {
+            rest.push(plural(number, one, many));
+        }
+    }
+    format!("\n{style}{head}{style:#}: {}\n", rest.join(", "))
+}

@@ -1,0 +1,339 @@
+//! What is wrong with a bucket and a session on it, and the line that mends it.
+//!
+//! Nothing here fails as a whole: whatever happens becomes a check. What cannot be looked at because of
+//! something before is skipped, and says so.
+
+mod ground;
+mod indexes;
+mod rights;
+
+use serde::Serialize;
+use tracing::instrument;
+
+use crate::backend::SkillFs;
+use crate::error::{Error, ErrorKind};
+use crate::mount::{Access, Directory, Library, Location, Mounts, Session};
+use crate::path::VirtualPath;
+use crate::store::{Reason, Store};
+
+/// How a check went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It is as it should be.
+    Good,
+    /// It works, and there is something to know.
+    Note,
+    /// It works, and will do some harm.
+    Warning,
+    /// It does not work, or is not safe.
+    Wrong,
+    /// It was not looked at.
+    Skipped,
+}
+
+impl Verdict {
+    /// All of them, the best first; what was skipped is last.
+    pub const ALL: [Self; 5] = [Self::Good, Self::Note, Self::Warning, Self::Wrong, Self::Skipped];
+
+    /// The stable name, as it stands in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Wrong => "wrong",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Check {
+    /// What it is about, in a word that stays: `bucket`, `list`, `index`, …
+    pub name: &'static str,
+    /// Of what, where there are several: a mount or a library.
+    pub of: Option<String>,
+    /// How it went.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; commands stand between backticks.
+    pub fix: Option<String>,
+}
+
+impl Check {
+    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
+        Self { name, of: None, verdict, found: found.into(), fix: None }
+    }
+
+    fn good(name: &'static str, found: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Good, found)
+    }
+
+    fn note(name: &'static str, found: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Note, found)
+    }
+
+    fn warning(name: &'static str, found: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Warning, found)
+    }
+
+    fn wrong(name: &'static str, found: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Wrong, found)
+    }
+
+    fn skipped(name: &'static str, why: impl Into<String>) -> Self {
+        Self::new(name, Verdict::Skipped, why)
+    }
+
+    /// Something failed, and says itself what to do.
+    fn failed(name: &'static str, error: &Error) -> Self {
+        let fix = error.hint().map(str::to_owned);
+        Self { fix, ..Self::wrong(name, error.message()) }
+    }
+
+    fn fix(self, fix: impl Into<String>) -> Self {
+        Self { fix: Some(fix.into()), ..self }
+    }
+
+    fn of(self, of: impl Into<String>) -> Self {
+        Self { of: Some(of.into()), ..self }
+    }
+}
+
+/// What [`SkillFs::diagnose`] found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// Whether nothing is wrong. Notes, warnings and what was skipped do not count.
+    pub healthy: bool,
+    /// What was looked at, in order: first the bucket, then what the session may do in it.
+    pub checks: Vec<Check>,
+}
+
+impl Diagnosis {
+    /// How many checks went so.
+    #[must_use]
+    pub fn count(&self, verdict: Verdict) -> u64 {
+        self.checks.iter().filter(|check| check.verdict == verdict).count() as u64
+    }
+}
+
+/// One prefix that the session sees.
+struct Place {
+    mount: VirtualPath,
+    access: Access,
+    library: Option<Library>,
+    directory: Directory,
+}
+
+impl Place {
+    fn all(session: &Session, mounts: &Mounts) -> Vec<Self> {
+        let mut places = Vec::new();
+        for mount in mounts.iter() {
+            let place = |library, directory| Self {
+                mount: mount.path().clone(),
+                access: mount.access(),
+                library,
+                directory,
+            };
+            match mounts.resolve(mount.path()) {
+                Ok(Location::Mount(directory)) => places.push(place(None, directory)),
+                Ok(Location::Layered) => {
+                    for (layer, directory) in mounts.skill_layers().into_iter().enumerate() {
+                        let shared = mounts.library_of(layer).cloned().map(Library::Shared);
+                        let library = shared.or_else(|| session.user.clone().map(Library::User));
+                        places.push(place(library, directory));
+                    }
+                }
+                _ => {}
+            }
+        }
+        places
+    }
+
+    fn name(&self) -> String {
+        match &self.library {
+            Some(library) => format!("{} ({})", self.mount, short(library)),
+            None => self.mount.to_string(),
+        }
+    }
+}
+
+/// Whether there is still somebody to ask. One who has stopped answering is not waited for again and again.
+#[derive(Default)]
+struct Line {
+    broken: bool,
+}
+
+impl Line {
+    fn note(&mut self, reason: &Reason) {
+        self.broken |= matches!(reason, Reason::Timeout | Reason::Unreachable);
+    }
+
+    fn note_error(&mut self, error: &Error) {
+        self.broken |= matches!(error.kind(), ErrorKind::Timeout);
+    }
+}
+
+const SILENT: &str = "the storage has stopped answering";
+const NO_SESSION: &str = "no session is named";
+const SESSION_FLAGS: &str =
+    "add `--thread ID`, `--ticket ID`, `--user ID` or `--library ID` to look at what they may do";
+
+impl SkillFs {
+    /// Looks at the bucket, and at what a session may do in it: whether it can be reached, its region, the
+    /// credentials, the clock, what may be listed, read and written, whether tenants are kept apart by S3 itself,
+    /// versioning, conditional writes, and the indexes of the session's libraries.
+    ///
+    /// It never fails: whatever happens is a [`Check`], with what was found and what to do about it. Of content
+    /// nothing is read but one byte of one file a mount. Into each mount that the session may write to, one object
+    /// with a random name is written, and deleted again; it begins with `.skillfs-doctor-`.
+    ///
+    /// Costs one request for the bucket (two where versioning may not be asked for), two for each prefix that the
+    /// session sees, two more for each mount that it may write to, one for conditional writes where the server
+    /// is not known to mind them, and what reading the indexes costs: one for each library, and one for every 1,000 keys of
+    /// it; one to six more for one that is not there or not as it should be.
+    #[instrument(name = "diagnose", skip_all)]
+    pub async fn diagnose(&self, session: &Session) -> Diagnosis {
+        // Boxed: who asks need not carry all of it.
+        let checks = Box::pin(self.checks(session)).await;
+        Diagnosis { healthy: checks.iter().all(|check| check.verdict != Verdict::Wrong), checks }
+    }
+
+    async fn checks(&self, session: &Session) -> Vec<Check> {
+        let ground::Ground { mut checks, versioning, stop } = ground::look(self.store()).await;
+        let mounts = Mounts::of(session);
+        let places = Place::all(session, &mounts);
+        if let Some(why) = stop {
+            for name in ["list", "read", "write", "confinement"] {
+                checks.push(Check::skipped(name, &*why));
+            }
+            checks.push(versioning);
+            checks.extend(["conditional writes", "index"].map(|name| Check::skipped(name, &*why)));
+            return checks;
+        }
+        let backend = self.session(session);
+        let store = backend.store();
+        let mut line = Line::default();
+        let mut rights = Vec::new();
+        if backend.is_confined() && !places.is_empty() {
+            let check = rights::role(&backend).await;
+            let failed = check.verdict == Verdict::Wrong;
+            checks.push(check);
+            if failed {
+                let why = "the session has no credentials";
+                checks.extend(["list", "read", "write", "confinement"].map(|name| Check::skipped(name, why)));
+                checks.push(versioning);
+                checks.extend(["conditional writes", "index"].map(|name| Check::skipped(name, why)));
+                return checks;
+            }
+        }
+        for place in &places {
+            let looked = rights::look(store, &mounts, place, &mut line).await;
+            checks.extend(looked.checks.iter().cloned());
+            rights.push(looked);
+        }
+        if places.is_empty() {
+            checks.push(Check::skipped("list", NO_SESSION).fix(SESSION_FLAGS));
+            checks.extend(["read", "write"].map(|name| Check::skipped(name, NO_SESSION)));
+        }
+        // What a session may do is then asked with credentials of its own.
+        let confined = backend.is_confined();
+        checks.push(match line.broken {
+            true => Check::skipped("confinement", SILENT),
+            false if confined && places.is_empty() => Check::skipped("confinement", NO_SESSION),
+            false => rights::confinement(store, session, confined, &mut line).await,
+        });
+        checks.push(versioning);
+        let written = rights.iter().filter_map(|rights| rights.written).reduce(|one, other| one || other);
+        checks.push(match line.broken {
+            true => Check::skipped("conditional writes", SILENT),
+            false => rights::conditional_writes(&backend, written, &mut line).await,
+        });
+        let mut indexes = Vec::new();
+        for (place, rights) in places.iter().zip(&rights) {
+            let Some(library) = &place.library else { continue };
+            let check = match (line.broken, rights.listed) {
+                (true, _) => Check::skipped("index", SILENT),
+                (false, false) => Check::skipped("index", "the library cannot be listed"),
+                (false, true) => indexes::look(&backend.on_library(library), library, &mut line).await,
+            };
+            indexes.push(check.of(short(library)));
+        }
+        if indexes.is_empty() {
+            indexes.push(
+                Check::skipped("index", "no library is named").fix("add `--user ID` or `--library ID`"),
+            );
+        }
+        checks.extend(indexes);
+        checks
+    }
+}
+
+/// A library in two words.
+fn short(library: &Library) -> String {
+    match library {
+        Library::User(user) => format!("user {user}"),
+        Library::Shared(library) => format!("library {library}"),
+    }
+}
+
+/// The flag that names a library.
+fn flag(library: &Library) -> String {
+    match library {
+        Library::User(user) => format!("--user {}", shell(user.as_str())),
+        Library::Shared(library) => format!("--library {}", shell(library.as_str())),
+    }
+}
+
+/// A word as a shell takes it.
+pub(crate) fn shell(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._@:+=/%,".contains(c);
+    match word.chars().all(plain) && !word.is_empty() {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// A line for the AWS tools.
+fn aws(store: &Store, command: &str) -> String {
+    match store.endpoint() {
+        Some(url) => format!("`aws --endpoint-url {} {command}`", shell(url)),
+        None => format!("`aws {command}`"),
+    }
+}
+
+/// What a policy allows it for.
+fn arn(store: &Store, prefix: &str) -> String {
+    let bucket = store.name();
+    match bucket.starts_with("arn:") {
+        true => format!("`{bucket}/object/{prefix}*`"),
+        false => format!("`arn:aws:s3:::{bucket}/{prefix}*`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(shell("ana@example.com"), "ana@example.com");
+        assert_eq!(shell("auth0|x"), "'auth0|x'");
+        assert_eq!(shell("it's"), "'it'\\''s'");
+        assert_eq!(shell(""), "''");
+    }
+
+    #[test]
+    fn verdicts_have_the_names_of_the_documents() {
+        for verdict in Verdict::ALL {
+            assert_eq!(serde_json::to_string(&verdict).unwrap(), format!("\"{}\"", verdict.as_str()));
+        }
+    }
+}

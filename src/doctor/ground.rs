@@ -1,0 +1,284 @@
+//! What everything else stands on: endpoint, bucket, region, credentials, clock. And versioning, which comes with it.
+
+use std::time::Duration;
+
+use super::{Check, aws, shell};
+use crate::error::shorten;
+use crate::store::{Heard, Reason, Store, Trouble, Versioning};
+
+/// A clock that is further off is worth a word, and S3 takes 15 minutes at most.
+const CLOCK_WARNING: i64 = 60;
+const CLOCK_WRONG: i64 = 5 * 60;
+/// Answers take their time, and tell theirs in whole seconds.
+const CLOCK_EXACT: i64 = 5;
+
+pub(super) struct Ground {
+    pub(super) checks: Vec<Check>,
+    pub(super) versioning: Check,
+    /// Why nothing else can be asked.
+    pub(super) stop: Option<String>,
+}
+
+pub(super) async fn look(store: &Store) -> Ground {
+    let (versions, mut heard) = store.versioning().await;
+    let (mut trouble, mut may_ask) = (None, true);
+    let versioning = match versions {
+        Ok(told) => versioning(store, &heard, told),
+        // Whether the bucket is there, another question tells.
+        Err(Trouble { reason: reason @ (Reason::Refused | Reason::NotImplemented), .. }) => {
+            let (there, more) = store.head_bucket().await;
+            heard.bucket_region = more.bucket_region.or(heard.bucket_region);
+            heard.ahead = heard.ahead.or(more.ahead);
+            match there {
+                Ok(()) => {}
+                Err(Trouble { reason: Reason::Refused, .. }) => may_ask = false,
+                Err(other) => trouble = Some(other),
+            }
+            Check::note(
+                "versioning",
+                match reason {
+                    Reason::Refused => "these credentials may not ask whether older versions are kept",
+                    _ if store.is_embedded() => "the embedded store keeps no older versions of files",
+                    _ => "this server cannot say whether older versions are kept",
+                },
+            )
+        }
+        Err(other) => {
+            trouble = Some(other);
+            Check::skipped("versioning", "")
+        }
+    };
+    let stop = trouble.as_ref().map(|trouble| because(&trouble.reason).to_owned());
+    let versioning = match &stop {
+        Some(why) => Check::skipped("versioning", &**why),
+        None => versioning,
+    };
+    let trouble = trouble.as_ref();
+    let checks = vec![
+        endpoint(store, trouble),
+        bucket(store, &heard, trouble, may_ask),
+        region(store, &heard, trouble),
+        credentials(store, &heard, trouble),
+        clock(store, &heard, trouble),
+    ];
+    Ground { checks, versioning, stop }
+}
+
+/// Why what comes behind it is not looked at.
+fn because(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::NoCredentials => "there are no credentials to ask with",
+        Reason::UnknownKey | Reason::BadSignature | Reason::Expired | Reason::BadToken => {
+            "the credentials are not accepted"
+        }
+        Reason::Skewed => "the storage refuses everything while the clock is off",
+        Reason::OtherRegion(_) => "the wrong region was asked",
+        Reason::NoBucket | Reason::BadBucketName => "there is no bucket",
+        Reason::Unreachable => "the storage cannot be reached",
+        Reason::Timeout => "the storage does not answer",
+        _ => "the storage does not answer as it should",
+    }
+}
+
+fn endpoint(store: &Store, trouble: Option<&Trouble>) -> Check {
+    match trouble {
+        Some(Trouble { reason: reason @ Reason::NoCredentials, .. }) => {
+            Check::skipped("endpoint", because(reason))
+        }
+        Some(Trouble {
+            reason:
+                Reason::Unreachable
+                | Reason::Timeout
+                | Reason::NotS3
+                | Reason::Missing
+                | Reason::Condition
+                | Reason::BehindTheEnd
+                | Reason::Other,
+            error,
+        }) => Check::failed("endpoint", error),
+        _ if store.is_embedded() => Check::good("endpoint", "the embedded store, in this process"),
+        _ => match store.endpoint() {
+            Some(url) => Check::good("endpoint", format!("`{}` answers", shorten(url))),
+            None => Check::good("endpoint", "AWS S3 answers"),
+        },
+    }
+}
+
+fn bucket(store: &Store, heard: &Heard, trouble: Option<&Trouble>, may_ask: bool) -> Check {
+    let name = store.name();
+    match trouble {
+        Some(Trouble { reason: Reason::NoBucket, .. }) => {
+            Check::wrong("bucket", format!("the bucket `{name}` does not exist")).fix(make(store, heard))
+        }
+        Some(Trouble { reason: Reason::BadBucketName, error }) => Check::failed("bucket", error),
+        Some(Trouble { reason: Reason::OtherRegion(_), .. }) => {
+            Check::good("bucket", format!("`{name}` is there, in another region"))
+        }
+        Some(Trouble { reason, .. }) => Check::skipped("bucket", because(reason)),
+        None if may_ask => Check::good("bucket", format!("`{name}` is there")),
+        None => Check::note(
+            "bucket",
+            format!("`{name}` is there, and these credentials may not be asked about it"),
+        ),
+    }
+}
+
+/// How a bucket is made.
+fn make(store: &Store, heard: &Heard) -> String {
+    const OTHER: &str = "or name another with `--bucket`";
+    let mb = format!("s3 mb s3://{}", shell(store.name()));
+    if store.is_embedded() {
+        return format!("write a file to make it, {OTHER}");
+    }
+    let region = heard.region.as_ref().map_or(String::new(), |region| format!(" --region {region}"));
+    match store.endpoint() {
+        Some(_) => format!("{}, {OTHER}; `localstack/start` makes one to try", aws(store, &mb)),
+        None => format!("{}, or apply terraform/, {OTHER}", aws(store, &format!("{mb}{region}"))),
+    }
+}
+
+fn region(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+    let asked = heard.region.as_deref().unwrap_or("?");
+    match trouble {
+        Some(Trouble { reason: Reason::OtherRegion(Some(region)), .. }) => {
+            Check::wrong("region", format!("the bucket lies in `{region}`, and `{asked}` was asked"))
+                .fix(format!("`--region {0}`, or `export AWS_REGION={0}`", shell(region)))
+        }
+        Some(Trouble { reason: Reason::OtherRegion(None), .. }) => {
+            let tell = aws(store, &format!("s3api get-bucket-location --bucket {}", shell(store.name())));
+            Check::wrong("region", format!("the bucket lies in another region than `{asked}`"))
+                .fix(format!("{tell} tells which; then `--region REGION`, or `export AWS_REGION=REGION`"))
+        }
+        Some(Trouble { reason, .. }) => Check::skipped("region", because(reason)),
+        None if store.is_embedded() => Check::good("region", "the embedded store has none"),
+        None => match &heard.bucket_region {
+            Some(region) if region != asked => Check::note(
+                "region",
+                format!("the bucket says that it lies in `{region}`; `{asked}` was asked, and answers"),
+            ),
+            _ => Check::good("region", format!("`{asked}`")),
+        },
+    }
+}
+
+fn credentials(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+    let key = heard.key_end.as_ref().map_or("the access key".to_owned(), |end| format!("access key …{end}"));
+    let wrong = |found: String, fix: &str| Check::wrong("credentials", found).fix(fix);
+    match trouble {
+        Some(Trouble { reason: Reason::NoCredentials, error }) => Check::failed("credentials", error),
+        Some(Trouble { reason: Reason::UnknownKey, .. }) => wrong(
+            format!("the storage does not know {key}"),
+            "set AWS_ACCESS_KEY_ID, or AWS_PROFILE, to a key of this account; `aws configure list` shows where it comes from",
+        ),
+        Some(Trouble { reason: Reason::BadSignature, .. }) => wrong(
+            format!("the secret does not belong to {key}"),
+            "set AWS_SECRET_ACCESS_KEY again, together with its AWS_ACCESS_KEY_ID; look for a character that is missing",
+        ),
+        Some(Trouble { reason: Reason::Expired, .. }) => wrong(
+            format!("the temporary credentials with {key} have expired"),
+            "renew them: `aws sso login`, or whatever gave them to you; then set AWS_SESSION_TOKEN with its key and secret",
+        ),
+        Some(Trouble { reason: Reason::BadToken, .. }) => wrong(
+            format!("the session token does not go with {key}"),
+            "set AWS_SESSION_TOKEN together with its key and secret; for a permanent key `unset AWS_SESSION_TOKEN`",
+        ),
+        // Who may ask is looked at before what is asked for.
+        None | Some(Trouble { reason: Reason::NoBucket, .. }) if store.is_embedded() => {
+            Check::good("credentials", "the embedded store's own")
+        }
+        None | Some(Trouble { reason: Reason::NoBucket, .. }) => {
+            let kind = if heard.temporary { "temporary" } else { "permanent" };
+            Check::good("credentials", format!("{key}, {kind}"))
+        }
+        Some(Trouble { reason, .. }) => Check::skipped("credentials", because(reason)),
+    }
+}
+
+fn clock(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+    const SET: &str = "set the clock of this machine: `sudo timedatectl set-ntp true`";
+    let refused = matches!(trouble, Some(Trouble { reason: Reason::Skewed, .. }));
+    match (heard.ahead, trouble) {
+        // The page of a proxy has the proxy's time.
+        (_, Some(Trouble { reason: reason @ (Reason::NotS3 | Reason::Other), .. })) => {
+            Check::skipped("clock", because(reason))
+        }
+        (None, _) if refused => {
+            Check::wrong("clock", "this machine's clock is off, and the storage refuses for it").fix(SET)
+        }
+        (None, Some(Trouble { reason, .. })) => Check::skipped("clock", because(reason)),
+        (None, None) if store.is_embedded() => Check::good("clock", "this machine's own"),
+        (None, None) => Check::note("clock", "the storage does not tell the time"),
+        (Some(ahead), _) => {
+            let off = ahead.saturating_abs();
+            let way = if ahead > 0 { "behind" } else { "ahead of" };
+            let found = format!("this machine's clock is {} {way} the storage's", roughly(off));
+            match off {
+                _ if refused || off > CLOCK_WRONG => Check::wrong("clock", found).fix(SET),
+                _ if off > CLOCK_WARNING => Check::warning("clock", found).fix(SET),
+                _ if off > CLOCK_EXACT => Check::good("clock", found),
+                _ => Check::good("clock", "as the storage's, to within 5 seconds"),
+            }
+        }
+    }
+}
+
+/// How long that is, as people say it.
+fn roughly(seconds: i64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    let seconds = Duration::from_secs(seconds.unsigned_abs()).as_secs();
+    let (unit, name) = match seconds {
+        0..90 => (1, "second"),
+        90..5_400 => (MINUTE, "minute"),
+        5_400..172_800 => (HOUR, "hour"),
+        _ => (DAY, "day"),
+    };
+    let count = (seconds + unit / 2) / unit;
+    let (about, plural) = (if unit == 1 { "" } else { "about " }, if count == 1 { "" } else { "s" });
+    format!("{about}{count} {name}{plural}")
+}
+
+fn versioning(store: &Store, heard: &Heard, told: Versioning) -> Check {
+    let lost = match told {
+        Versioning::Enabled => {
+            return Check::good("versioning", "on: what is overwritten or deleted can be brought back");
+        }
+        Versioning::Suspended => "suspended: what is overwritten or deleted from now on is gone",
+        Versioning::Off => "off: what is overwritten or deleted is gone",
+    };
+    let region = match (store.endpoint(), &heard.region) {
+        (None, Some(region)) => format!(" --region {region}"),
+        _ => String::new(),
+    };
+    let bucket = shell(store.name());
+    Check::note("versioning", lost).fix(aws(
+        store,
+        &format!(
+            "s3api put-bucket-versioning --bucket {bucket} --versioning-configuration Status=Enabled{region}"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_well() {
+        for (seconds, text) in [
+            (1, "1 second"),
+            (89, "89 seconds"),
+            (90, "about 2 minutes"),
+            (20 * 60 + 4, "about 20 minutes"),
+            (20 * 60 - 2, "about 20 minutes"),
+            (5_399, "about 90 minutes"),
+            (7_000, "about 2 hours"),
+            (86_400, "about 24 hours"),
+            (3 * 86_400, "about 3 days"),
+            (i64::MAX, "about 106751991167301 days"),
+        ] {
+            assert_eq!(roughly(seconds), text);
+        }
+    }
+}

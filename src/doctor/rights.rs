@@ -1,0 +1,438 @@
+//! What the session may do, and what it may not: asked with its own credentials.
+
+use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, shell};
+use crate::backend::S3Backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::ThreadId;
+use crate::mount::{Access, Library, Mounts, Session, WritableKey};
+use crate::path::VirtualPath;
+use crate::store::{LastWork, Reason, Store, Trouble, WriteId};
+
+/// What a look at one place found.
+pub(super) struct Rights {
+    pub(super) checks: Vec<Check>,
+    pub(super) listed: bool,
+    /// Whether writing works; `None` where it was not to be tried.
+    pub(super) written: Option<bool>,
+}
+
+/// What became of an object that was made to see whether that is allowed.
+enum Probed {
+    /// It was made, and is gone again.
+    Gone,
+    /// It was made, and is still there.
+    Left(Error),
+    /// It was not made.
+    Not(Trouble),
+    /// Perhaps it was made, and it could not be deleted.
+    Lost(Trouble),
+}
+
+/// Whether the session gets credentials of its own.
+pub(super) async fn role(backend: &S3Backend) -> Check {
+    match backend.credentials().await {
+        Ok(credentials) => Check::good("role", format!("assumed as `{}`", credentials.session_name)),
+        Err(error) => Check::failed("role", &error),
+    }
+}
+
+/// A name that nobody has.
+fn probe_name() -> Result<String> {
+    Ok(format!(".skillfs-doctor-{}", WriteId::new()?.as_str()))
+}
+
+pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Rights {
+    let of = place.name();
+    let mut checks = Vec::new();
+    let mut say = |check: Check| checks.push(check.of(of.clone()));
+    let (mut listed, mut found) = (None, None);
+    if line.broken {
+        say(Check::skipped("list", SILENT));
+    } else {
+        let answer = store.try_list(place.directory.prefix()).await;
+        say(list(store, place, &answer));
+        match answer {
+            Ok(key) => (listed, found) = (Some(true), key),
+            Err(trouble) => {
+                line.note(&trouble.reason);
+                listed = Some(false);
+            }
+        }
+    }
+    say(match line.broken {
+        true => Check::skipped("read", SILENT),
+        false => read(store, place, listed == Some(true), found.as_deref(), line).await,
+    });
+    // `/skills` takes no writes, whoever asks.
+    let mut written = None;
+    if place.library.is_none() {
+        say(if line.broken {
+            Check::skipped("write", SILENT)
+        } else if place.access == Access::ReadWrite {
+            let check = write(store, mounts, place, line).await;
+            written = Some(check.verdict == super::Verdict::Good);
+            check
+        } else {
+            let check = Check::skipped("write", "read-only in this session");
+            match place.mount.name() {
+                Some("ticket") => check.fix("add `--grant ticket-write` to look at that, too"),
+                _ => check,
+            }
+        });
+    }
+    Rights { checks, listed: listed == Some(true), written }
+}
+
+fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) -> Check {
+    let prefix = place.directory.prefix().as_str();
+    match answer {
+        Ok(Some(_)) => Check::good("list", format!("allowed: `{prefix}` has files")),
+        Ok(None) => Check::good("list", format!("allowed: `{prefix}` has no files yet")),
+        Err(Trouble { reason: Reason::Refused, .. }) => {
+            Check::wrong("list", format!("refused: these credentials may not list `{prefix}`")).fix(format!(
+                "allow s3:ListBucket on {} where s3:prefix begins with `{prefix}`",
+                match store.name().starts_with("arn:") {
+                    true => format!("`{}`", store.name()),
+                    false => format!("`arn:aws:s3:::{}`", store.name()),
+                }
+            ))
+        }
+        Err(trouble) => Check::failed("list", &trouble.error),
+    }
+}
+
+/// A file that is there tells for sure. One that is not must be told from one that may not be read; S3 does so only
+/// for those who may list the bucket.
+async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, line: &mut Line) -> Check {
+    let prefix = place.directory.prefix().as_str();
+    let there = found.and_then(|key| place.directory.file(key)).map(|(_, key)| key);
+    let key = match (&there, probe_name()) {
+        (Some(key), _) => key.clone(),
+        (None, Ok(name)) => place.directory.absent(&name),
+        (None, Err(error)) => return Check::failed("read", &error),
+    };
+    let allow = format!("allow s3:GetObject on {}", arn(store, prefix));
+    match store.try_read(&key).await {
+        Ok(true) => Check::good("read", "allowed"),
+        Ok(false) => Check::good("read", "allowed: a file that is not there is said to be missing"),
+        Err(Trouble { reason: Reason::Refused, .. }) if there.is_some() => {
+            Check::wrong("read", format!("refused: these credentials may not read below `{prefix}`"))
+                .fix(format!("{allow}, and kms:Decrypt where a key encrypts it"))
+        }
+        Err(Trouble { reason: Reason::Refused, .. }) if !listed => {
+            Check::skipped("read", "it cannot be told while listing is refused")
+        }
+        Err(Trouble { reason: Reason::Refused, .. }) => Check::note(
+            "read",
+            format!("refused for a file that is not there, and `{prefix}` has none to tell by"),
+        )
+        .fix(format!("{allow}; if it is, put a file there and look again")),
+        Err(trouble) => {
+            line.note(&trouble.reason);
+            Check::failed("read", &trouble.error)
+        }
+    }
+}
+
+async fn write(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Check {
+    let key = match (mounts.target(&place.mount), probe_name()) {
+        (Ok(target), Ok(name)) => target.probe(&name),
+        (Err(error), _) | (_, Err(error)) => return Check::failed("write", &error),
+    };
+    let prefix = place.directory.prefix().as_str();
+    let allow = |actions: &str| format!("allow {actions} on {}", arn(store, prefix));
+    match probe(store, &key, false).await {
+        Probed::Gone => Check::good("write", "allowed: an object was made, and deleted again"),
+        Probed::Left(error) => {
+            let why = match error.kind() {
+                ErrorKind::Denied => "deleting is refused",
+                _ => error.message(),
+            };
+            Check::wrong("write", format!("`{}` was made and is left behind: {why}", key.as_str()))
+                .fix(format!("{}, then {}", allow("s3:DeleteObject"), remove(store, &key)))
+        }
+        Probed::Not(Trouble { reason: Reason::Refused, .. }) => {
+            Check::wrong("write", format!("refused: these credentials may not write below `{prefix}`"))
+                .fix(allow("s3:PutObject and s3:DeleteObject"))
+        }
+        Probed::Not(trouble) => {
+            line.note(&trouble.reason);
+            Check::failed("write", &trouble.error)
+        }
+        Probed::Lost(trouble) => {
+            line.note(&trouble.reason);
+            let found = format!("`{}` may be left behind: {}", key.as_str(), trouble.error.message());
+            Check::wrong("write", found).fix(remove(store, &key))
+        }
+    }
+}
+
+fn remove(store: &Store, key: &WritableKey) -> String {
+    aws(store, &format!("s3 rm {}", shell(&format!("s3://{}/{}", store.name(), key.as_str()))))
+}
+
+/// Makes an object, and takes it away again. In a task of its own: who goes away in between leaves nothing behind.
+async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
+    let (store, key) = (store.clone(), key.clone());
+    let last = LastWork::new();
+    let work = async move {
+        let made = store.try_create(&key, only_new).await;
+        let probed = match made {
+            Err(trouble) if surely_not(&trouble.reason) => Probed::Not(trouble),
+            made => match (store.delete(&key).await, made) {
+                (Ok(()), Ok(())) => Probed::Gone,
+                (Err(error), Ok(())) => Probed::Left(error),
+                (Ok(()), Err(trouble)) => Probed::Not(trouble),
+                (Err(_), Err(trouble)) => Probed::Lost(trouble),
+            },
+        };
+        drop(last);
+        probed
+    };
+    match tokio::spawn(work).await {
+        Ok(probed) => probed,
+        Err(error) => Probed::Not(Trouble {
+            reason: Reason::Other,
+            error: Error::new(ErrorKind::Internal, "looking whether it may be written failed")
+                .with_source(error),
+        }),
+    }
+}
+
+/// Whether a write that failed so had no effect.
+fn surely_not(reason: &Reason) -> bool {
+    !matches!(reason, Reason::Timeout | Reason::Unreachable | Reason::NotS3 | Reason::Other)
+}
+
+pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool>, line: &mut Line) -> Check {
+    const NAME: &str = "conditional writes";
+    const MINDED: &str = "minded: nobody's change is overwritten unseen";
+    if backend.store().is_known() {
+        return Check::good(NAME, MINDED);
+    }
+    match written {
+        None if backend.mounts().next().is_none() => return Check::skipped(NAME, NO_SESSION),
+        None => {
+            return Check::skipped(NAME, "there is no mount to try them in").fix("add `--thread ID`");
+        }
+        Some(false) => return Check::skipped(NAME, "writing does not work"),
+        Some(true) => {}
+    }
+    match backend.capabilities().await {
+        Ok(can) if can.conditional_writes => Check::good(NAME, MINDED),
+        Ok(_) => Check::warning(
+            NAME,
+            "this server ignores them: edits, appends and publishing are refused, as others' changes could be lost",
+        )
+        .fix("use a server that has them, or accept it for each change: `--accept-lost-updates`"),
+        Err(error) => {
+            line.note_error(&error);
+            Check::failed(NAME, &error)
+        }
+    }
+}
+
+/// Whether S3 itself keeps this session from what belongs to others.
+pub(super) async fn confinement(store: &Store, session: &Session, confined: bool, line: &mut Line) -> Check {
+    const NAME: &str = "confinement";
+    if store.is_embedded() {
+        return Check::note(NAME, "the embedded store knows no users; only skillfs keeps tenants apart");
+    }
+    if !confined {
+        return Check::note(
+            NAME,
+            "all sessions run on this process's own credentials; only skillfs keeps tenants apart",
+        )
+        .fix("`--role-arn ARN`, see terraform/README.md");
+    }
+    let Trespasses { mut allowed, unclear, left } = match trespass(store, session, line).await {
+        Ok(trespasses) => trespasses,
+        Err(error) => return Check::failed(NAME, &error),
+    };
+    if !allowed.is_empty() {
+        allowed.extend(left.iter().map(|key| format!("`{}` is left behind", key.as_str())));
+        let mut fix = "narrow the role and its session policy: see terraform/README.md".to_owned();
+        for key in &left {
+            fix += &format!("; then {}", remove(store, key));
+        }
+        return Check::wrong(NAME, format!("broken: {}", allowed.join("; "))).fix(fix);
+    }
+    match unclear {
+        Some(error) => {
+            let check = Check::warning(NAME, format!("cannot be told: {}", error.message()));
+            Check { fix: error.hint().map(str::to_owned), ..check }
+        }
+        None => Check::good(
+            NAME,
+            "kept: S3 refuses this session other threads, lists of who else there is, and writing to libraries",
+        ),
+    }
+}
+
+/// What a confined session must be refused.
+#[derive(Default)]
+struct Trespasses {
+    /// What was not.
+    allowed: Vec<String>,
+    /// Something that failed in another way.
+    unclear: Option<Error>,
+    /// What was made, and could not be deleted.
+    left: Vec<WritableKey>,
+}
+
+impl Trespasses {
+    fn note<T>(&mut self, what: &str, answer: Result<T, Trouble>, line: &mut Line) {
+        match answer {
+            Ok(_) => self.allowed.push(what.to_owned()),
+            Err(Trouble { reason: Reason::Refused, .. }) => {}
+            Err(trouble) => {
+                line.note(&trouble.reason);
+                self.unclear = Some(trouble.error);
+            }
+        }
+    }
+
+    async fn write(&mut self, store: &Store, what: &str, key: WritableKey, line: &mut Line) {
+        match probe(store, &key, true).await {
+            Probed::Gone => self.allowed.push(what.to_owned()),
+            Probed::Left(_) => {
+                self.allowed.push(what.to_owned());
+                self.left.push(key);
+            }
+            Probed::Not(trouble) | Probed::Lost(trouble) => self.note::<()>(what, Err(trouble), line),
+        }
+    }
+}
+
+async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<Trespasses> {
+    let mut found = Trespasses::default();
+    for (prefix, what) in [
+        (Mounts::of_all_threads(), "it may list `threads/`"),
+        (Library::of_all_users(), "it may list the whole bucket"),
+    ] {
+        if !line.broken {
+            found.note(what, store.try_list(&prefix).await, line);
+        }
+    }
+    // A thread that nobody has.
+    let thread = ThreadId::parse(&format!("skillfs-doctor-{}", WriteId::new()?.as_str()))?;
+    let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
+    let other = mounts.target(&VirtualPath::top_level("workspace"))?.probe(&probe_name()?);
+    if !line.broken {
+        found.note("it may read in another thread", store.try_read(other.key()).await, line);
+    }
+    // S3 may refuse to say of a file that it is missing; of writing it cannot be taken for anything else.
+    if !line.broken {
+        found.write(store, "it may write to another thread", other, line).await;
+    }
+    let own = session.user.clone().map(Library::User);
+    let library = own.or_else(|| session.libraries.first().cloned().map(Library::Shared));
+    if let (Some(library), false) = (library, line.broken) {
+        let what = format!("it may write below `{}`", library.records().as_str());
+        found.write(store, &what, library.probe_named(&probe_name()?[1..]), line).await;
+    }
+    Ok(found)
+}
+
+/// The server that tests speak to.
+#[cfg(test)]
+#[allow(dead_code, missing_docs, missing_debug_implementations, unreachable_pub, clippy::pedantic)]
+#[path = "../../tests/it/support/wire.rs"]
+mod wire;
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+    use crate::backend::SkillFs;
+    use crate::config::{Settings, StaticCredentials};
+    use crate::id::UserId;
+
+    use super::wire::{Reply, Request, Wire, response};
+
+    /// What a diagnosis of a session that S3 shall confine finds, on a server that answers so; and its requests.
+    async fn confined(
+        decide: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
+    ) -> (Check, Vec<String>) {
+        let wire = Wire::start(None, move |request, _| {
+            decide(request).unwrap_or_else(|| Reply::error(403, "AccessDenied"))
+        })
+        .await;
+        let settings = Settings {
+            endpoint_url: Some(wire.endpoint.clone()),
+            region: Some("us-east-1".into()),
+            credentials: Some(StaticCredentials::new("a", "b")),
+            max_attempts: 1,
+            ..Settings::new("acme")
+        };
+        let fs = SkillFs::connect(&settings).await.unwrap();
+        let session = Session {
+            user: Some(UserId::parse("ana").unwrap()),
+            thread: Some(ThreadId::parse("t1").unwrap()),
+            ..Session::default()
+        };
+        let check = confinement(fs.session(&session).store(), &session, true, &mut Line::default()).await;
+        let unconfined = confinement(fs.store(), &session, false, &mut Line::default()).await;
+        assert_eq!(unconfined.verdict, Verdict::Note);
+        let requests = wire.take();
+        assert!(
+            requests.iter().filter(|r| r.method == "PUT").all(|r| r.header("if-none-match") == Some("*")),
+            "{requests:?}"
+        );
+        (check, requests.iter().map(|r| format!("{} {}", r.operation(), r.target)).collect())
+    }
+
+    fn accepted() -> Reply {
+        Reply::Raw(response(200, "application/xml", b"<ListBucketResult></ListBucketResult>"))
+    }
+
+    #[tokio::test]
+    async fn confinement_is_kept_where_everything_is_refused() {
+        let (check, requests) = confined(|_| None).await;
+        assert_eq!((check.verdict, check.fix), (Verdict::Good, None));
+        let operations: Vec<_> = requests.iter().map(|r| r.split(' ').next().unwrap()).collect();
+        assert_eq!(operations, ["LIST", "LIST", "GET", "PUT", "PUT"]);
+        assert!(requests[0].contains("prefix=threads%2F") && !requests[2].contains("threads/t1/"));
+        assert!(requests[4].contains("/acme/ana/.skillfs/skillfs-doctor-"), "{requests:?}");
+    }
+
+    #[tokio::test]
+    async fn confinement_is_broken_by_anything_that_is_allowed() {
+        type Decide = fn(&Request) -> Option<Reply>;
+        let lists: Decide = |r| (r.operation() == "LIST" && r.target.contains("threads")).then(accepted);
+        let all: Decide = |r| (r.operation() == "LIST" && !r.target.contains("threads")).then(accepted);
+        let reads: Decide = |r| (r.operation() == "GET").then(|| Reply::error(404, "NoSuchKey"));
+        let threads: Decide = |r| (r.target.contains("/threads/") && r.method != "GET").then(accepted);
+        let library: Decide = |r| r.target.contains("/ana/").then(accepted);
+        for (decide, what, deletes) in [
+            (lists, "it may list `threads/`", 0),
+            (all, "it may list the whole bucket", 0),
+            (reads, "it may read in another thread", 0),
+            (threads, "it may write to another thread", 1),
+            (library, "it may write below `ana/.skillfs/`", 1),
+        ] {
+            let (check, requests) = confined(decide).await;
+            assert_eq!((check.verdict, check.found), (Verdict::Wrong, format!("broken: {what}")));
+            assert!(check.fix.unwrap().contains("terraform/README.md"));
+            assert_eq!(requests.iter().filter(|r| r.starts_with("DELETE")).count(), deletes, "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_broken_confinement_left_behind_is_named() {
+        let (check, _) = confined(|r| (r.method == "PUT").then(accepted)).await;
+        assert_eq!(check.verdict, Verdict::Wrong);
+        assert_eq!(check.found.matches("is left behind").count(), 2, "{}", check.found);
+        let fix = check.fix.unwrap();
+        assert_eq!(fix.matches(" s3 rm s3://acme/").count(), 2, "{fix}");
+    }
+
+    #[tokio::test]
+    async fn a_confinement_that_cannot_be_asked_for_is_not_kept() {
+        let (check, _) =
+            confined(|r| (r.operation() == "LIST").then(|| Reply::error(400, "ExpiredToken"))).await;
+        assert_eq!(check.verdict, Verdict::Warning, "{}", check.found);
+        let (check, requests) = confined(|_| Some(Reply::Reset)).await;
+        assert_eq!((check.verdict, requests.len()), (Verdict::Warning, 1), "{}", check.found);
+    }
+}

@@ -1,0 +1,291 @@
+//! Questions about the bucket itself, and about what may be done in it: for a diagnosis.
+//!
+//! Each is one request, sent again only where the client does so by itself.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use aws_sdk_s3::config::interceptors::{
+    BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+};
+use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
+use aws_sdk_s3::error::BoxError;
+use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat};
+use aws_sdk_s3::types::{BucketVersioningStatus, EncodingType};
+use tracing::instrument;
+
+use super::failure::Failure;
+use super::list::decode_listed;
+use super::{Bucket, Store};
+use crate::error::Error;
+use crate::mount::{KeyPrefix, ObjectKey, WritableKey};
+
+/// Why a request failed, as far as a diagnosis has something of its own to say about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Unreachable,
+    Timeout,
+    /// Whatever answered, it is no S3.
+    NotS3,
+    NoCredentials,
+    UnknownKey,
+    BadSignature,
+    Expired,
+    BadToken,
+    /// This machine's clock is too far off.
+    Skewed,
+    /// The bucket lies in this region, where that was told.
+    OtherRegion(Option<String>),
+    NoBucket,
+    BadBucketName,
+    /// No such key.
+    Missing,
+    /// The credentials are good, and this is not theirs to do.
+    Refused,
+    /// A condition does not hold.
+    Condition,
+    /// The range starts behind the end.
+    BehindTheEnd,
+    NotImplemented,
+    Other,
+}
+
+/// A request that failed.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    pub(crate) reason: Reason,
+    pub(crate) error: Error,
+}
+
+/// Whether older versions of objects are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Versioning {
+    Enabled,
+    Suspended,
+    Off,
+}
+
+/// What a request and its answer said besides.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// The end of the access key; the rest is nobody's business.
+    pub(crate) key_end: Option<String>,
+    /// Whether a session token went with it.
+    pub(crate) temporary: bool,
+    /// The region that was asked.
+    pub(crate) region: Option<String>,
+    /// The region that the bucket lies in, where the server says so.
+    pub(crate) bucket_region: Option<String>,
+    /// By how many seconds the server's clock is ahead of ours.
+    pub(crate) ahead: Option<i64>,
+}
+
+/// Listens to one request and its answer.
+#[derive(Debug, Clone, Default)]
+struct Listener(Arc<Mutex<Heard>>);
+
+impl Listener {
+    fn heard(&self) -> Heard {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Intercept for Listener {
+    fn name(&self) -> &'static str {
+        "skillfs doctor"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.request().headers();
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((key, region)) = headers.get("authorization").and_then(scope) {
+            let end = key.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
+            heard.key_end = Some(key[end..].to_owned());
+            heard.region = Some(region.to_owned());
+        }
+        heard.temporary = headers.get("x-amz-security-token").is_some();
+        Ok(())
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.response().headers();
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.bucket_region = headers.get("x-amz-bucket-region").map(str::to_owned);
+        heard.ahead = headers.get("date").and_then(ahead);
+        Ok(())
+    }
+}
+
+/// The access key and the region of `AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/s3/aws4_request, …`.
+fn scope(authorization: &str) -> Option<(&str, &str)> {
+    let (scope, _) = authorization.split_once("Credential=")?.1.split_once(',')?;
+    // A key may hold slashes; what stands behind it does not.
+    let mut parts = scope.rsplitn(5, '/');
+    let region = parts.nth(2)?;
+    Some((parts.nth(1)?, region))
+}
+
+fn ahead(date: &str) -> Option<i64> {
+    let there = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
+    let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(there.secs().saturating_sub(i64::try_from(here.as_secs()).ok()?))
+}
+
+impl Bucket {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where the server is; `None` is AWS.
+    pub(crate) fn endpoint(&self) -> Option<&str> {
+        self.endpoint.as_deref()
+    }
+
+    /// Whether the server is in this process.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.known && self.endpoint.is_some()
+    }
+}
+
+impl Store {
+    fn trouble(&self, failure: impl Into<Failure>) -> Trouble {
+        let failure = failure.into();
+        Trouble { reason: failure.reason(), error: self.fail(failure) }
+    }
+
+    /// One GetBucketVersioning. Its refusals say why, which those of a HeadBucket cannot.
+    #[instrument(level = "debug", skip_all)]
+    pub(crate) async fn versioning(&self) -> (Result<Versioning, Trouble>, Heard) {
+        let listener = Listener::default();
+        let clients = match self.clients().await {
+            Ok(clients) => clients,
+            Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
+        };
+        let request = clients.client.get_bucket_versioning().bucket(&*self.name);
+        let request = request.customize().interceptor(listener.clone());
+        let told = match self.gated(Box::pin(request.send())).await {
+            Ok(told) => Ok(match told.status() {
+                Some(BucketVersioningStatus::Enabled) => Versioning::Enabled,
+                Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
+                _ => Versioning::Off,
+            }),
+            Err(error) => Err(self.trouble(error)),
+        };
+        (told, listener.heard())
+    }
+
+    /// One HeadBucket.
+    #[instrument(level = "debug", skip_all)]
+    pub(crate) async fn head_bucket(&self) -> (Result<(), Trouble>, Heard) {
+        let listener = Listener::default();
+        let clients = match self.clients().await {
+            Ok(clients) => clients,
+            Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
+        };
+        let request = clients.client.head_bucket().bucket(&*self.name);
+        let request = request.customize().interceptor(listener.clone());
+        let told = match self.gated(Box::pin(request.send())).await {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let mut trouble = self.trouble(error);
+                // A HEAD has no body to say so in.
+                if trouble.reason == Reason::NotS3 {
+                    trouble.reason = Reason::NoBucket;
+                }
+                Err(trouble)
+            }
+        };
+        (told, listener.heard())
+    }
+
+    /// Whether a prefix may be listed, and its first key. One ListObjectsV2, of one key.
+    #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str()))]
+    pub(crate) async fn try_list(&self, prefix: &KeyPrefix) -> Result<Option<String>, Trouble> {
+        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let request = clients
+            .client
+            .list_objects_v2()
+            .bucket(&*self.name)
+            .prefix(prefix.as_str())
+            .encoding_type(EncodingType::Url)
+            .max_keys(1);
+        let page = self.gated(Box::pin(request.send())).await.map_err(|error| self.trouble(error))?;
+        let key = page.contents.unwrap_or_default().into_iter().next().and_then(|object| object.key);
+        Ok(match page.encoding_type {
+            Some(_) => key.and_then(|key| decode_listed(&key).ok()),
+            None => key,
+        })
+    }
+
+    /// Whether an object may be read; `false` when there is none. One GetObject, of one byte.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
+    pub(crate) async fn try_read(&self, key: &ObjectKey) -> Result<bool, Trouble> {
+        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let request = clients.client.get_object().bucket(&*self.name).key(key.as_str()).range("bytes=0-0");
+        match self.gated(Box::pin(request.send())).await {
+            Ok(_) => Ok(true),
+            Err(error) => match self.trouble(error) {
+                Trouble { reason: Reason::Missing, .. } => Ok(false),
+                // It has no bytes.
+                Trouble { reason: Reason::BehindTheEnd, .. } => Ok(true),
+                trouble => Err(trouble),
+            },
+        }
+    }
+
+    /// Whether an object may be made; with a condition only where none is there. The name must be nobody else's.
+    /// One PutObject.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
+    pub(crate) async fn try_create(&self, key: &WritableKey, only_new: bool) -> Result<(), Trouble> {
+        let _changing = self.changing([key]);
+        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let request = clients
+            .client
+            .put_object()
+            .bucket(&*self.name)
+            .key(key.as_str())
+            .set_if_none_match(only_new.then(|| "*".to_owned()))
+            .content_type("text/plain")
+            .body(ByteStream::from_static(b"skillfs doctor looked whether it may write here.\n"));
+        match self.gated(Box::pin(request.send())).await {
+            Ok(_) => Ok(()),
+            Err(error) => match self.trouble(error) {
+                // Nobody else has the name: an attempt before this one made it, and its answer was lost.
+                Trouble { reason: Reason::Condition, .. } => Ok(()),
+                trouble => Err(trouble),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_credentials_only_the_key_and_the_region_are_read() {
+        let header = "AWS4-HMAC-SHA256 Credential=AKIA1234/20261116/eu-south-2/s3/aws4_request, SignedHeaders=host, Signature=00";
+        assert_eq!(scope(header), Some(("AKIA1234", "eu-south-2")));
+        let slashes = header.replace("AKIA1234", "a/b/c");
+        assert_eq!(scope(&slashes), Some(("a/b/c", "eu-south-2")));
+        for header in ["", "Basic x", "Credential=a,", "Credential=a/b/c,"] {
+            assert_eq!(scope(header), None, "{header}");
+        }
+    }
+
+    #[test]
+    fn dates_are_compared_with_ours() {
+        assert!(ahead("Mon, 16 Nov 1970 15:20:00 GMT").unwrap() < -1_000_000_000);
+        assert_eq!(ahead("yesterday"), None);
+    }
+}

@@ -1,0 +1,528 @@
+//! `skillfs doctor`: what is wrong, and the line that mends it.
+
+use std::process::Output;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
+use skillfs::embedded::Embedded;
+use skillfs::{Diagnosis, Library, LibraryId, Session, Timeouts, UserId, Verdict};
+use tokio::sync::Notify;
+
+use crate::cli::program;
+use crate::support::cloud::{Cloud, ROLE};
+use crate::support::wire::{Hook, Reply, Request, Wire, response};
+use crate::support::{Bucket, session};
+
+const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
+
+/// The time at a server that is so many seconds ahead.
+fn date(ahead: i64) -> String {
+    let now = DateTime::from(SystemTime::now()).secs() + ahead;
+    DateTime::from_secs(now).fmt(DateTimeFormat::HttpDate).unwrap()
+}
+
+/// An answer that tells the time and more.
+fn told(status: u16, body: &str, ahead: i64, headers: &str) -> Reply {
+    let plain = String::from_utf8(response(status, "application/xml", body.as_bytes())).unwrap();
+    let (first, rest) = plain.split_once("\r\n").unwrap();
+    Reply::Raw(format!("{first}\r\ndate: {}\r\n{headers}{rest}", date(ahead)).into_bytes())
+}
+
+fn refused(status: u16, code: &str, message: &str, headers: &str) -> Reply {
+    let body = format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>");
+    told(status, &body, 0, headers)
+}
+
+fn asks_for_versioning(request: &Request) -> bool {
+    request.target.contains("?versioning")
+}
+
+/// A bucket on which all is well, with a proxy before it.
+struct Patient {
+    bucket: Bucket,
+    wire: Wire,
+}
+
+impl Patient {
+    /// The proxy does what it is told, and passes the rest on; versioning is on unless it is told otherwise.
+    async fn new(decide: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Self {
+        let bucket = Bucket::embedded().await;
+        for (key, content) in [
+            ("threads/1/notes.md", "note"),
+            ("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: Sales\n---\n"),
+            ("u1/skills/deeds/lease/SKILL.md", "---\nname: lease\ndescription: Leases\n---\n"),
+            ("shared/acme/skills/review/SKILL.md", "---\nname: review\ndescription: Reviews\n---\n"),
+        ] {
+            bucket.put(key, content).await;
+        }
+        bucket.fs.write_index(&Library::User(UserId::parse("u1").unwrap())).await.unwrap();
+        bucket.fs.write_index(&Library::Shared(LibraryId::parse("acme").unwrap())).await.unwrap();
+        let wire = Wire::start(Some(&bucket.endpoint), move |request, _| match decide(request) {
+            Some(reply) => reply,
+            None if asks_for_versioning(request) => told(200, ENABLED, 0, ""),
+            None => Reply::Forward,
+        })
+        .await;
+        Self { bucket, wire }
+    }
+
+    async fn run(&self, variables: &[(&str, &str)], args: &[&str]) -> Output {
+        let mut command = program();
+        command
+            .env("AWS_ACCESS_KEY_ID", &self.bucket.credentials.access_key_id)
+            .env("AWS_SECRET_ACCESS_KEY", &self.bucket.credentials.secret_access_key)
+            .envs(variables.iter().copied())
+            .args(["--bucket", &self.bucket.name, "--endpoint-url", &self.wire.endpoint])
+            .args(args);
+        for (name, _) in variables.iter().filter(|(_, value)| value.is_empty()) {
+            command.env_remove(name);
+        }
+        tokio::process::Command::from(command).output().await.unwrap()
+    }
+
+    /// A session with all there is.
+    async fn doctor(&self) -> Output {
+        self.run(&[], &["--user", "u1", "--thread", "1", "doctor"]).await
+    }
+
+    async fn diagnose(&self) -> Diagnosis {
+        self.bucket.through(&self.wire.endpoint).await.diagnose(&session("u1", "1", "k1")).await
+    }
+
+    async fn keys(&self) -> Vec<String> {
+        let all = self.bucket.raw.list_objects_v2().bucket(&self.bucket.name).send().await.unwrap();
+        all.contents.unwrap_or_default().into_iter().filter_map(|object| object.key).collect()
+    }
+}
+
+/// What a check found.
+#[track_caller]
+fn found<'d>(diagnosis: &'d Diagnosis, name: &str, of: &str) -> (Verdict, &'d str, &'d str) {
+    let check = diagnosis.checks.iter().find(|c| c.name == name && c.of.as_deref().unwrap_or("") == of);
+    let check = check.unwrap_or_else(|| panic!("no check `{name}` of `{of}` in {diagnosis:#?}"));
+    (check.verdict, &check.found, check.fix.as_deref().unwrap_or(""))
+}
+
+macro_rules! snapshot {
+    ($name:literal, $output:expr) => {
+        let output: Output = $output;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let shown = format!(
+            "exit: {}\n--- stdout\n{}--- stderr\n{}",
+            output.status.code().unwrap(),
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+        insta::with_settings!({
+            filters => vec![
+                (r"127\.0\.0\.1:\d+", "HOST"),
+                (r"skillfs-doctor-[A-Za-z0-9_-]{12}", "skillfs-doctor-RANDOM"),
+            ],
+            omit_expression => true,
+            prepend_module_to_snapshot => false,
+        }, {
+            insta::assert_snapshot!($name, shown);
+        });
+    };
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_finds_nothing_wrong_and_sends_few_requests() {
+    let patient = Patient::new(|_| None).await;
+    let before = patient.keys().await;
+    let args = [
+        "--user",
+        "u1",
+        "--library",
+        "acme",
+        "--thread",
+        "1",
+        "--ticket",
+        "k1",
+        "--grant",
+        "ticket-write",
+        "doctor",
+    ];
+    snapshot!("doctor-good", patient.run(&[], &args).await);
+    assert_eq!(patient.keys().await, before);
+    // One for the bucket; two for each of four prefixes; two for each of two mounts that are written to; one for
+    // conditional writes; two for each of two indexes.
+    let requests = patient.wire.take();
+    assert_eq!(requests.len(), 1 + 2 * 4 + 2 * 2 + 1 + 2 * 2, "{requests:#?}");
+    snapshot!("doctor-json", patient.run(&[], &["--json", "--user", "u1", "--thread", "1", "doctor"]).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_without_a_session_looks_at_the_bucket() {
+    let patient = Patient::new(|_| None).await;
+    snapshot!("doctor-no-session", patient.run(&[], &["doctor"]).await);
+    assert_eq!(patient.wire.take().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_a_missing_bucket() {
+    let missing = |r: &Request| asks_for_versioning(r).then(|| refused(404, "NoSuchBucket", "no", ""));
+    let patient = Patient::new(missing).await;
+    snapshot!("doctor-no-bucket", patient.doctor().await);
+    // Of a server that knows no versioning, a HEAD tells.
+    let patient = Patient::new(|r| asks_for_versioning(r).then_some(Reply::Forward)).await;
+    let fs = patient.bucket.with(&patient.wire.endpoint, |settings| settings.bucket = "none-such".into());
+    let diagnosis = fs.await.diagnose(&session("u1", "1", "k1")).await;
+    let (verdict, text, _) = found(&diagnosis, "bucket", "");
+    assert!(verdict == Verdict::Wrong && text == "the bucket `none-such` does not exist", "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_a_wrong_region() {
+    const SAID: &str =
+        "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-south-2'";
+    for (status, code, message, header) in [
+        (400, "AuthorizationHeaderMalformed", SAID, ""),
+        (400, "AuthorizationHeaderMalformed", "", "x-amz-bucket-region: eu-south-2\r\n"),
+        (301, "PermanentRedirect", "", "x-amz-bucket-region: eu-south-2\r\n"),
+    ] {
+        let patient = Patient::new(move |_| Some(refused(status, code, message, header))).await;
+        snapshot!("doctor-wrong-region", patient.doctor().await);
+    }
+    let patient = Patient::new(|_| Some(refused(301, "PermanentRedirect", "", ""))).await;
+    let (verdict, _, fix) = (patient.diagnose().await.checks.into_iter())
+        .find(|check| check.name == "region")
+        .map(|check| (check.verdict, check.found, check.fix.unwrap()))
+        .unwrap();
+    assert!(verdict == Verdict::Wrong && fix.contains("get-bucket-location"), "{fix}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_missing_permissions() {
+    let patient = Patient::new(|_| Some(refused(403, "AccessDenied", "Access Denied", ""))).await;
+    snapshot!("doctor-denied", patient.doctor().await);
+    // May list, and may not read what is there.
+    let patient = Patient::new(|r| {
+        (r.operation() == "GET" && r.target.contains("notes.md"))
+            .then(|| refused(403, "AccessDenied", "", ""))
+    })
+    .await;
+    let diagnosis = patient.diagnose().await;
+    let (verdict, text, fix) = found(&diagnosis, "read", "/workspace");
+    assert_eq!(verdict, Verdict::Wrong, "{text}");
+    assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/threads/1/*`"), "{fix}");
+    // S3 may say no of a file that is not there, when listing is allowed for prefixes only.
+    let patient = Patient::new(|r| {
+        (r.operation() == "GET" && r.target.contains("doctor")).then(|| refused(403, "AccessDenied", "", ""))
+    })
+    .await;
+    let diagnosis = patient.diagnose().await;
+    assert_eq!(found(&diagnosis, "read", "/ticket").0, Verdict::Note);
+    assert_eq!(found(&diagnosis, "read", "/workspace").0, Verdict::Good);
+    assert!(diagnosis.healthy);
+    // May read, and may not write.
+    let patient = Patient::new(|r| (r.method == "PUT").then(|| refused(403, "AccessDenied", "", ""))).await;
+    let diagnosis = patient.diagnose().await;
+    let (verdict, _, fix) = found(&diagnosis, "write", "/workspace");
+    assert!(verdict == Verdict::Wrong && fix.contains("s3:PutObject and s3:DeleteObject"), "{fix}");
+    assert_eq!(found(&diagnosis, "conditional writes", "").0, Verdict::Skipped);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_a_clock_that_is_off() {
+    let skewed = |r: &Request| {
+        let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>";
+        asks_for_versioning(r).then(|| told(403, body, 20 * 60, ""))
+    };
+    let patient = Patient::new(skewed).await;
+    snapshot!("doctor-clock", patient.doctor().await);
+    for (ahead, verdict, text) in [
+        (0, Verdict::Good, "to within 5 seconds"),
+        (-30, Verdict::Good, "seconds ahead of the storage's"),
+        (-150, Verdict::Warning, "minutes ahead of the storage's"),
+        (240, Verdict::Warning, "about 4 minutes behind the storage's"),
+        (7200, Verdict::Wrong, "about 2 hours behind the storage's"),
+    ] {
+        let late = move |r: &Request| asks_for_versioning(r).then(|| told(200, ENABLED, ahead, ""));
+        let diagnosis = Patient::new(late).await.diagnose().await;
+        let (told, found, fix) = found(&diagnosis, "clock", "");
+        assert!(told == verdict && found.contains(text), "{ahead}: {told:?} {found}");
+        assert_eq!(fix.is_empty(), verdict == Verdict::Good);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_each_way_in_which_credentials_are_bad() {
+    let patient = Patient::new(|r| asks_for_versioning(r).then_some(Reply::Forward)).await;
+    let run = |variables: &'static [(&str, &str)]| patient.run(variables, &["--thread", "1", "doctor"]);
+    snapshot!(
+        "doctor-no-credentials",
+        run(&[("AWS_ACCESS_KEY_ID", ""), ("AWS_SECRET_ACCESS_KEY", "")]).await
+    );
+    assert!(patient.wire.take().is_empty());
+    snapshot!("doctor-bad-signature", run(&[("AWS_SECRET_ACCESS_KEY", "not-the-secret")]).await);
+    let unknown = run(&[("AWS_ACCESS_KEY_ID", "AKIAUNKNOWN1234")]).await;
+    let unknown = String::from_utf8(unknown.stdout).unwrap();
+    assert!(unknown.contains("the storage does not know access key …1234"), "{unknown}");
+    assert!(!unknown.contains("AKIAUNKNOWN"), "{unknown}");
+    for (status, code, text) in [
+        (400, "ExpiredToken", "have expired"),
+        (400, "InvalidToken", "the session token does not go with"),
+        (403, "InvalidAccessKeyId", "does not know"),
+    ] {
+        let patient = Patient::new(move |_| Some(refused(status, code, "injected", ""))).await;
+        let token = [("AWS_SESSION_TOKEN", "very-secret-token")];
+        let output = patient.run(&token, &["--thread", "1", "doctor"]).await;
+        let shown = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(shown.contains(text) && !shown.contains("very-secret"), "{shown}");
+        if code == "ExpiredToken" {
+            snapshot!("doctor-expired", output);
+        }
+    }
+    let patient = Patient::new(|_| None).await;
+    let args = ["doctor"];
+    // The embedded store minds no token.
+    let temporary = patient.run(&[("AWS_SESSION_TOKEN", "very-secret-token")], &args).await;
+    assert!(String::from_utf8(temporary.stdout).unwrap().contains("access key …dded, temporary"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_versioning() {
+    let answers = |reply: fn() -> Reply| move |r: &Request| asks_for_versioning(r).then(reply);
+    let suspended = || told(200, &ENABLED.replace("Enabled", "Suspended"), 0, "");
+    let patient = Patient::new(answers(suspended)).await;
+    snapshot!("doctor-suspended", patient.run(&[], &["doctor"]).await);
+    let off = || told(200, "<VersioningConfiguration/>", 0, "");
+    for (reply, text) in [
+        (off as fn() -> Reply, "off: what is overwritten or deleted is gone"),
+        (|| refused(403, "AccessDenied", "", ""), "these credentials may not ask"),
+        (|| Reply::Forward, "this server cannot say"),
+    ] {
+        let diagnosis = Patient::new(answers(reply)).await.diagnose().await;
+        let (verdict, found, _) = found(&diagnosis, "versioning", "");
+        assert!(verdict == Verdict::Note && found.contains(text), "{found}");
+        assert!(diagnosis.healthy);
+    }
+    // Nothing about the bucket may be asked, and all that a session needs is allowed.
+    let diagnosis = Patient::new(|r| {
+        (asks_for_versioning(r) || r.method == "HEAD").then(|| refused(403, "AccessDenied", "", ""))
+    })
+    .await
+    .diagnose()
+    .await;
+    assert_eq!(found(&diagnosis, "bucket", "").0, Verdict::Note);
+    assert_eq!(found(&diagnosis, "write", "/workspace").0, Verdict::Good);
+    assert!(diagnosis.healthy);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_what_is_lost_without_conditional_writes() {
+    let ignores = |r: &Request| {
+        let conditional = r.method == "PUT" && r.header("if-match").is_some();
+        conditional.then(|| told(200, "", 0, "etag: \"x\"\r\n"))
+    };
+    let patient = Patient::new(ignores).await;
+    snapshot!("doctor-no-conditions", patient.doctor().await);
+    assert!(!patient.keys().await.iter().any(|key| key.contains(".skillfs-doctor")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_indexes() {
+    let patient = Patient::new(|_| None).await;
+    let bucket = &patient.bucket;
+    bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: All sales\n---\n").await;
+    bucket.put("u1/skills/new/SKILL.md", "---\nname: new\ndescription: New\n---\n").await;
+    snapshot!("doctor-stale", patient.doctor().await);
+    // One for the bucket, four for two prefixes, two for the probe, one for conditions, two for the index; and six at
+    // most because it differs.
+    let requests = patient.wire.take().len();
+    assert!((10..=16).contains(&requests), "{requests}");
+    let index = "u1/.skillfs/index.json";
+    let object = bucket.raw.get_object().bucket(&bucket.name).key(index).send().await.unwrap();
+    let bytes = object.body.collect().await.unwrap().into_bytes();
+    bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: Sales\n---\n").await;
+    bucket.delete("u1/skills/new/SKILL.md").await;
+    let look = async || {
+        let diagnosis = patient.diagnose().await;
+        let (verdict, found, fix) = found(&diagnosis, "index", "user u1");
+        (verdict, format!("{found} | {fix}"))
+    };
+    for (expires, verdict, text) in [
+        (1, Verdict::Warning, "was interrupted"),
+        (u64::MAX, Verdict::Note, "bo is publishing at this moment"),
+    ] {
+        let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        json["publishing"] = serde_json::json!({"owner": "x", "by": "bo", "expires": expires, "margin": 0});
+        bucket.put(index, json.to_string()).await;
+        let (told, words) = look().await;
+        assert!(told == verdict && words.contains(text), "{words}");
+        if expires == 1 {
+            snapshot!("doctor-interrupted", patient.doctor().await);
+        }
+    }
+    bucket.put(index, "{").await;
+    snapshot!("doctor-damaged", patient.doctor().await);
+    bucket.put(index, r#"{"format":99}"#).await;
+    let (verdict, words) = look().await;
+    assert!(verdict == Verdict::Wrong && words.contains("a later version of skillfs"), "{words}");
+    let denied =
+        Patient::new(|r| r.target.contains("/u1/.skillfs/").then(|| refused(403, "AccessDenied", "", "")));
+    let diagnosis = denied.await.diagnose().await;
+    let (verdict, words, fix) = found(&diagnosis, "index", "user u1");
+    assert!(verdict == Verdict::Warning && words.contains("may not be read"), "{words}");
+    assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/u1/.skillfs/*`"), "{fix}");
+    bucket.delete(index).await;
+    let (verdict, words) = look().await;
+    assert_eq!(verdict, Verdict::Note);
+    assert!(words.contains("`skillfs admin index --user u1`"), "{words}");
+    for key in ["u1/skills/deeds/sale/SKILL.md", "u1/skills/deeds/lease/SKILL.md"] {
+        bucket.delete(key).await;
+    }
+    let (verdict, words) = look().await;
+    assert!(verdict == Verdict::Note && words.contains("the library is empty"), "{words}");
+}
+
+#[tokio::test]
+async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        let args = [&["--embedded", "store", "--library", "acme"], args].concat();
+        program().current_dir(folder.path()).args(args).output().unwrap()
+    };
+    let skill = folder.path().join("skills/sale");
+    std::fs::create_dir_all(&skill).unwrap();
+    std::fs::write(skill.join("SKILL.md"), "---\nname: sale\ndescription: Sales\n---\n").unwrap();
+    assert!(run(&["admin", "push", "skills", "--by", "ana"]).status.success());
+    let shown = || String::from_utf8(run(&["doctor"]).stdout).unwrap();
+    assert!(shown().contains("fresh: it knows the 1 skill"), "{}", shown());
+    let store = Embedded::open(folder.path().join("store")).await.unwrap();
+    store.put("skillfs", "shared/acme/skills/sale/SKILL.md", "---\nname: sale\n---\n").await.unwrap();
+    drop(store);
+    assert!(shown().contains("stale: 1 skill differs from what it says: `sale`"), "{}", shown());
+    let line = "`skillfs --embedded store admin verify --library acme --repair` accepts what was changed";
+    assert!(shown().contains(line), "{}", shown());
+    assert!(run(&["admin", "verify", "--repair"]).status.success());
+    assert!(shown().contains("fresh: it knows the 1 skill"), "{}", shown());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_says_what_it_could_not_take_away() {
+    let patient =
+        Patient::new(|r| (r.method == "DELETE").then(|| refused(403, "AccessDenied", "", ""))).await;
+    let output = patient.doctor().await;
+    let keys = patient.keys().await;
+    let left: Vec<_> = keys.iter().filter(|key| key.contains("doctor")).collect();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert_eq!(left.len(), 1);
+    assert!(text.contains(&format!("s3 rm s3://test-bucket/{}`", left[0])), "{text}");
+    snapshot!("doctor-left", output);
+    // An answer that is lost: it may have been made, so it is deleted.
+    let patient = Patient::new(|r| {
+        (r.method == "PUT" && r.header("if-match").is_none()).then_some(Reply::ForwardLost(None))
+    })
+    .await;
+    let before = patient.keys().await;
+    assert_eq!(found(&patient.diagnose().await, "write", "/workspace").0, Verdict::Wrong);
+    assert_eq!(patient.keys().await, before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_who_goes_away_leaves_nothing_behind() {
+    let made = Arc::new(Notify::new());
+    let tell = made.clone();
+    let patient = Patient::new(move |r| {
+        let tell = tell.clone();
+        let hook = Hook(Arc::new(move || {
+            tell.notify_one();
+            Box::pin(tokio::time::sleep(Duration::from_millis(50)))
+        }));
+        (r.method == "PUT" && r.target.contains("doctor")).then_some(Reply::ForwardHook(hook))
+    })
+    .await;
+    let before = patient.keys().await;
+    tokio::select! {
+        _ = patient.diagnose() => panic!("it was to be interrupted"),
+        () = made.notified() => {}
+    }
+    while patient.keys().await != before {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_does_not_wait_again_for_who_has_stopped_answering() {
+    let patient = Patient::new(|r| (r.operation() == "LIST").then_some(Reply::Stall)).await;
+    let short = Duration::from_millis(300);
+    let fs = patient.bucket.with(&patient.wire.endpoint, |settings| {
+        settings.timeouts = Timeouts { attempt: short, operation: short, ..settings.timeouts };
+        settings.max_attempts = 1;
+    });
+    let diagnosis = fs.await.diagnose(&session("u1", "1", "k1")).await;
+    assert_eq!(found(&diagnosis, "list", "/skills (user u1)").0, Verdict::Wrong);
+    assert_eq!(found(&diagnosis, "write", "/workspace").0, Verdict::Skipped);
+    assert_eq!(found(&diagnosis, "index", "user u1").0, Verdict::Skipped);
+    assert_eq!(patient.wire.operations(), ["GET", "LIST"]);
+}
+
+#[tokio::test]
+async fn doctor_looks_at_an_embedded_store() {
+    let data = tempfile::tempdir().unwrap();
+    let store = data.path().join("store");
+    let store = store.to_str().unwrap();
+    let run = |args: &[&str]| program().args(["--embedded", store]).args(args).output().unwrap();
+    let none = run(&["doctor"]);
+    assert_eq!(none.status.code(), Some(7));
+    assert!(String::from_utf8(none.stderr).unwrap().contains("there is no store in"));
+    assert!(run(&["demo", "-q"]).status.success());
+    let args = ["--user", "ana", "--thread", "t-42", "--ticket", "k-7"];
+    snapshot!("doctor-embedded", run(&[&args[..], &["doctor"]].concat()));
+    let other = run(&["--bucket", "other", "--user", "ana", "doctor"]);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(String::from_utf8(other.stdout).unwrap().contains("write a file to make it"));
+    let read_only = run(&[&args[..], &["--read-only", "doctor"]].concat());
+    assert!(String::from_utf8(read_only.stdout).unwrap().contains("read-only in this session"));
+    snapshot!("help-doctor", program().env("COLUMNS", "100").args(["doctor", "--help"]).output().unwrap());
+}
+
+#[tokio::test]
+async fn doctor_tells_of_a_storage_that_cannot_be_reached() {
+    let output = program()
+        .env("AWS_ACCESS_KEY_ID", "test")
+        .env("AWS_SECRET_ACCESS_KEY", "test")
+        // Port 1 is nobody's.
+        .args(["--bucket", "acme", "--endpoint-url", "http://127.0.0.1:1", "doctor"])
+        .output()
+        .unwrap();
+    snapshot!("doctor-unreachable", output);
+    let wire = Wire::start(None, |_, _| Reply::Raw(response(200, "text/html", b"<html>Welcome"))).await;
+    let bucket = Bucket::embedded().await;
+    let diagnosis = bucket.through(&wire.endpoint).await.diagnose(&Session::default()).await;
+    assert_eq!(found(&diagnosis, "endpoint", "").0, Verdict::Wrong);
+    assert_eq!(found(&diagnosis, "clock", "").0, Verdict::Skipped);
+    assert!(!diagnosis.healthy);
+}
+
+/// A service that may only assume a role, on a cloud that enforces policies.
+async fn confined(cloud: &Cloud, args: &[&str]) -> Output {
+    let mut command = program();
+    command
+        .env("AWS_ACCESS_KEY_ID", &cloud.bucket.credentials.access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", &cloud.bucket.credentials.secret_access_key)
+        .args(["--bucket", &cloud.bucket.name, "--endpoint-url", &cloud.wire.endpoint, "--role-arn", ROLE])
+        .args(args)
+        .arg("doctor");
+    tokio::process::Command::from(command).output().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_whether_s3_confines_the_session() {
+    let cloud = Cloud::start().await;
+    cloud.bucket.put("threads/1/notes.md", "note").await;
+    cloud.bucket.put("u1/skills/a/SKILL.md", "---\nname: a\ndescription: A\n---\n").await;
+    cloud.rules.own_may_nothing.store(true, std::sync::atomic::Ordering::SeqCst);
+    let session = ["--user", "u1", "--thread", "1"];
+    snapshot!("doctor-confined", confined(&cloud, &session).await);
+    snapshot!("doctor-role-without-session", confined(&cloud, &[]).await);
+    cloud.rules.is_open.store(true, std::sync::atomic::Ordering::SeqCst);
+    snapshot!("doctor-confinement-broken", confined(&cloud, &session).await);
+    *cloud.rules.refused.lock().unwrap() = Some("/u1/".to_owned());
+    snapshot!("doctor-role-refused", confined(&cloud, &session).await);
+    let left = cloud.bucket.raw.list_objects_v2().bucket(&cloud.bucket.name).send().await.unwrap();
+    assert_eq!(left.contents.unwrap().len(), 2, "what it made is gone");
+}
