@@ -912,7 +912,14 @@ async fn a_listing_of_no_moment_is_told() {
     }
 }
 
-fn program(b: &Bucket, endpoint: &str, user: &str, source: &std::path::Path) -> std::process::Command {
+/// With a lease of so many seconds: whoever is killed is waited for, and whoever is slow must not lose it.
+fn program(
+    b: &Bucket,
+    endpoint: &str,
+    user: &str,
+    source: &std::path::Path,
+    lease: &str,
+) -> std::process::Command {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_skillfs"));
     command
         .env("AWS_ACCESS_KEY_ID", &b.credentials.access_key_id)
@@ -929,7 +936,7 @@ fn program(b: &Bucket, endpoint: &str, user: &str, source: &std::path::Path) -> 
             user,
             "--yes",
         ])
-        .args(["admin", "push", source.to_str().unwrap(), "--delete", "--lease", "1"])
+        .args(["admin", "push", source.to_str().unwrap(), "--delete", "--lease", lease])
         .stdin(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped());
     command
@@ -967,7 +974,7 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
         }
     })
     .await;
-    let mut child = program(b, &wire.endpoint, &user, source).spawn().unwrap();
+    let mut child = program(b, &wire.endpoint, &user, source, "2").spawn().unwrap();
     let killed = loop {
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success());
@@ -991,7 +998,7 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
     let (old, new) = (vec![Some(1), None, Some(1)], vec![Some(2), Some(2), None]);
     let seen = state().await;
     assert!(seen == old || seen == new, "request {stop}: {seen:?}");
-    let command = program(b, &b.endpoint, &user, source);
+    let command = program(b, &b.endpoint, &user, source, "60");
     let done = tokio::process::Command::from(command).output().await.unwrap();
     assert!(done.status.success(), "request {stop}: {}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(state().await, new, "request {stop}");
