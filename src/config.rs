@@ -476,6 +476,7 @@ impl fmt::Debug for StaticCredentials {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     #[test]
     fn secrets_do_not_print() {
@@ -497,9 +498,22 @@ mod tests {
         ] {
             assert_eq!(check(Role::new(arn)), Ok(()), "{arn}");
         }
+        let mut tried = attempts!("settings");
         for arn in [
             "",
             "acme-agents",
+            "arn:aws:iam::123456789012:role/a b",
+            "arn:aws:iam::123456789012:role/${aws:username}",
+            "arn:aws:iam::123456789012:role/a?",
+            "arn:aws:iam::123456789012:role/a\0",
+            "arn:aws:iam::*:role/a",
+            "arn:*:iam::123456789012:role/a",
+            " arn:aws:iam::123456789012:role/a",
+            "arn:aws:iam::1234567890123:role/a",
+            "arn:aws:iam::12345678901x:role/a",
+            "ARN:AWS:IAM::123456789012:ROLE/A",
+            "arn:aws:iam::123456789012:rolex/a",
+            "arn:aws:iam::123456789012:role/é",
             "arn:aws:iam::123456789012:user/ana",
             "arn:aws:iam::123456789012:role/",
             "arn:aws:iam::12345:role/a",
@@ -510,17 +524,21 @@ mod tests {
             "arn:aws:iam::123456789012:role/*",
         ] {
             assert_eq!(check(Role::new(arn)), Err(ErrorKind::InvalidInput), "{arn}");
+            tried.refused(format!("role `{arn}`"));
         }
         let arn = "arn:aws:iam::123456789012:role/a";
         for duration in [Duration::ZERO, Duration::from_secs(899), Duration::from_secs(43_201)] {
             assert_eq!(check(Role { duration, ..Role::new(arn) }), Err(ErrorKind::InvalidInput));
+            tried.refused(format!("credentials for {} s", duration.as_secs()));
         }
-        for id in ["x", "a b", "é.é"] {
+        for id in ["", "x", "a b", "é.é", "ab\n", "a\0b"] {
             let external_id = Some(id.to_owned());
             assert_eq!(check(Role { external_id, ..Role::new(arn) }), Err(ErrorKind::InvalidInput), "{id}");
+            tried.refused(format!("external id `{id}`"));
         }
         let point = Settings { role: Some(Role::new(arn)), ..Settings::new("arn:aws:s3:x:1:accesspoint/y") };
         assert_eq!(point.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+        tried.refused("a role and an access point");
     }
 
     #[test]
@@ -536,23 +554,57 @@ mod tests {
 
     #[test]
     fn a_password_in_a_url_is_refused_and_not_repeated() {
-        let settings =
-            Settings { endpoint_url: Some("http://u:hunter2@127.0.0.1:1".into()), ..Settings::new("b") };
-        let error = settings.check().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(!format!("{error:?}").contains("hunter2"));
+        let mut tried = attempts!("settings");
+        for url in [
+            "http://u:hunter2@127.0.0.1:1",
+            "https://hunter2@s3.example.com",
+            "https://:hunter2@s3.example.com/x",
+            "http://u:hunter2@x@127.0.0.1",
+        ] {
+            let settings = Settings { endpoint_url: Some(url.into()), ..Settings::new("b") };
+            let error = settings.check().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+            tried.refused(url);
+        }
     }
 
     #[test]
     fn what_would_break_a_header_is_told_before_any_request() {
-        for region in ["us-east-1\r", "", "a b", "a\u{1b}[31m", "é"] {
-            assert_eq!(check_region(region).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let mut tried = attempts!("settings");
+        for region in [
+            "us-east-1\r",
+            "",
+            "a b",
+            "a\u{1b}[31m",
+            "é",
+            "us-east-1\n",
+            "us-east-1\0",
+            "us-east-1\r\nx-amz-acl: public-read",
+            "evil.example.com/",
+            "a@b",
+            "a#b",
+            "a?b",
+            "a/b",
+            " us-east-1",
+        ] {
+            assert_eq!(check_region(region).unwrap_err().kind(), ErrorKind::InvalidInput, "{region:?}");
+            tried.refused(format!("region `{region}`"));
         }
         assert!(check_region("eu-south-2").is_ok());
-        for (key, secret) in [("AKIA\r", "s"), ("AKIA", "s\n"), ("", "é")] {
+        for (key, secret) in [
+            ("AKIA\r", "s"),
+            ("AKIA", "s\n"),
+            ("", "é"),
+            ("AKIA\0", "s"),
+            ("AKIA\r\nx: y", "s"),
+            ("AKIA", "s\0"),
+            ("AKIA é", "s"),
+        ] {
             let credentials = Some(StaticCredentials::new(key, secret));
             let error = Settings { credentials, ..Settings::new("b") }.check().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            tried.refused(format!("key `{key}`, secret `{secret}`"));
         }
     }
 
@@ -564,9 +616,28 @@ mod tests {
                 .map_err(|e| e.kind())
         };
         assert_eq!(check("my-bucket", Some("http://127.0.0.1:4566")), Ok(()));
-        assert_eq!(check("", None), Err(ErrorKind::InvalidInput));
-        assert_eq!(check("a b", None), Err(ErrorKind::InvalidInput));
-        assert_eq!(check("a/b", None), Err(ErrorKind::InvalidInput));
+        let mut tried = attempts!("settings");
+        for bucket in [
+            "",
+            "a b",
+            "a/b",
+            "/",
+            "../b",
+            "b/../other",
+            "a?b",
+            "a#b",
+            "b\0",
+            "b\n",
+            "b\r\nx: y",
+            "é",
+            "a\\b",
+            "*",
+            "b%2fc",
+            "${aws:username}",
+        ] {
+            assert_eq!(check(bucket, None), Err(ErrorKind::InvalidInput), "{bucket:?}");
+            tried.refused(format!("bucket `{bucket}`"));
+        }
         assert_eq!(check("arn:aws:s3:eu-south-2:123456789012:accesspoint/x", None), Ok(()));
         for url in
             ["http://localhost", "https://s3.example.com/", "http://[::1]:4566", "http://127.0.0.1:9000/path"]
@@ -583,8 +654,21 @@ mod tests {
             "http://h/p?x=1",
             "http://a b",
             "http://h\r",
+            "",
+            "file:///etc/passwd",
+            "gopher://h",
+            "http:h",
+            "//h",
+            "http://h\r\nx: y",
+            "http://h\0",
+            "http://h/p#x",
+            "http://h\\@evil",
+            "http://h:0x50",
+            "http://h:-1",
+            "javascript:alert(1)",
         ] {
             assert_eq!(check("b", Some(url)), Err(ErrorKind::InvalidInput), "{url}");
+            tried.refused(format!("endpoint `{url}`"));
         }
     }
 }

@@ -148,10 +148,21 @@ fn allowed(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     fn bad(text: &str) {
         let error = UserId::parse(text).expect_err(text);
         assert_eq!(error.kind(), ErrorKind::InvalidId);
+    }
+
+    /// As any of the four, and on the wire.
+    fn bad_for_all(text: &str) {
+        bad(text);
+        assert!(ThreadId::parse(text).is_err(), "{text:?}");
+        assert!(TicketId::parse(text).is_err(), "{text:?}");
+        assert!(LibraryId::parse(text).is_err(), "{text:?}");
+        let json = serde_json::to_string(text).unwrap();
+        assert!(serde_json::from_str::<ThreadId>(&json).is_err(), "{text:?}");
     }
 
     #[test]
@@ -177,18 +188,105 @@ mod tests {
 
     #[test]
     fn hostile_identifiers_do_not() {
-        for id in
-            ["", ".", "..", ".a", "a/b", "../x", "a b", "a\0", "é", "a%2fb", "a\\b", "a\n", "*", "{x}", "a?"]
+        let mut tried = attempts!("identifiers");
+        let long = ["x".repeat(129), "x".repeat(1_000_000), "..".repeat(100)];
+        for id in [
+            "",
+            ".",
+            "..",
+            ".a",
+            "a/b",
+            "../x",
+            "a b",
+            "a\0",
+            "é",
+            "a%2fb",
+            "a\\b",
+            "a\n",
+            "*",
+            "{x}",
+            "a?",
+            // Paths, and what is one after decoding.
+            "/",
+            "/a",
+            "a/",
+            "a//b",
+            "t1/../t2",
+            "..\\t2",
+            "%2e%2e",
+            "a%00",
+            "a%252fb",
+            "t1%2F",
+            ".skillfs",
+            "...",
+            // Patterns of IAM and of shells.
+            "t*",
+            "t?",
+            "**",
+            "${aws:username}",
+            "$",
+            "a$b",
+            "[a-z]",
+            "{t1,t2}",
+            "t1,t2",
+            "!t1",
+            "t1;t2",
+            "'",
+            "\"",
+            "`id`",
+            "$(id)",
+            "a&b",
+            "a<b",
+            "a>b",
+            "(a)",
+            "a^b",
+            // Look-alikes of dots, slashes and letters; what is not seen; what turns text.
+            "\u{ff0e}\u{ff0e}",
+            "\u{2024}\u{2024}",
+            "\u{2025}",
+            "a\u{ff0f}b",
+            "a\u{2215}b",
+            "a\u{2044}b",
+            "\u{ff0a}",
+            "t\u{456}",
+            "\u{ff55}1",
+            "t\u{200b}1",
+            "t1\u{200d}",
+            "\u{202e}1t",
+            "\u{feff}t1",
+            "t1\u{e0041}",
+            "e\u{301}",
+            "t\u{660}",
+            "\u{1d42d}1",
+            // White space and control characters at the ends, where others trim.
+            " ",
+            " t1",
+            "t1 ",
+            "t1\t",
+            "\rt1",
+            "t1\r\n",
+            "t1\u{a0}",
+            "t1\u{3000}",
+            "t1\u{85}",
+            "t1\u{2028}",
+            "\u{1b}[2J",
+            "t1\u{7f}",
+            "t1\u{9b}",
+        ]
+        .into_iter()
+        .chain(long.iter().map(String::as_str))
         {
-            bad(id);
+            bad_for_all(id);
+            tried.refused(format!("`{id}`"));
         }
-        bad(&"x".repeat(129));
     }
 
     #[test]
     fn reserved_prefixes_are_no_users() {
+        let mut tried = attempts!("identifiers");
         for id in RESERVED_USER_IDS {
             bad(id);
+            tried.refused(id);
             assert!(ThreadId::parse(id).is_ok());
             assert!(TicketId::parse(id).is_ok());
         }

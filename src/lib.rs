@@ -103,6 +103,10 @@
 
 #![cfg_attr(not(feature = "embedded"), allow(rustdoc::broken_intra_doc_links))]
 
+#[cfg(test)]
+#[path = "../tests/it/attempts.rs"]
+mod attempts;
+
 mod error;
 
 mod id;

@@ -730,6 +730,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::attempts::attempts;
 
     fn session(user: &str, thread: &str, ticket: &str) -> Session {
         Session {
@@ -802,18 +803,192 @@ mod tests {
     #[test]
     fn mounts_match_whole_segments_in_their_own_case() {
         let mounts = Mounts::of(&session("u1", "t1", "k1"));
-        for path in
-            ["/skillsfoo", "/Skills", "/skill", "/workspace2/x", "/u1/skills/x", "/threads/t1/x", "/etc"]
-        {
+        let mut tried = attempts!("paths");
+        for path in [
+            "/skillsfoo",
+            "/Skills",
+            "/skill",
+            "/workspace2/x",
+            "/u1/skills/x",
+            "/threads/t1/x",
+            "/etc",
+            // Whoever knows how keys are made.
+            "/threads/t2/x",
+            "/threads",
+            "/tickets/k2/x",
+            "/tickets",
+            "/shared/acme/skills/x",
+            "/shared",
+            "/u2/skills/x",
+            "/u1",
+            "/u1/.skillfs/index.json",
+            "/.skillfs/index.json",
+            "/t1",
+            "/k1",
+            "/bucket/threads/t2/x",
+            // Other spellings of a mount.
+            "/SKILLS/x",
+            "/WORKSPACE/x",
+            "/Ticket/x",
+            "/workspace /x",
+            "/ workspace/x",
+            "/workspace./x",
+            "/skills.md",
+            "/.workspace/x",
+            "/workspace%2f",
+            "/workspace%00/x",
+            "/%77orkspace/x",
+            "/workspaceｅ",
+            "/ｗorkspace/x",
+            "/worksp\u{430}ce/x",
+            "/workspace\u{200b}/x",
+            "/skill\u{17f}/x",
+            "/s\u{212a}ills/x",
+            "/~/x",
+            "/~root",
+            "/workspace:x",
+            "/workspace?x",
+            "/workspace#x",
+            "/*",
+            "/*/x",
+            "/{workspace,skills}/x",
+            "/work*/x",
+        ] {
             assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+            tried.refused(path);
+        }
+    }
+
+    /// Nothing is normalised, so a look-alike is a name like any other: in the own prefix, byte by byte.
+    #[test]
+    fn look_alikes_of_dots_and_slashes_are_plain_names() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        let mut tried = attempts!("paths");
+        for name in [
+            "\u{ff0e}\u{ff0e}",
+            "\u{2024}\u{2024}",
+            "\u{2025}",
+            "\u{fe52}\u{fe52}",
+            "\u{fe30}",
+            ".\u{200b}.",
+            ".\u{feff}.",
+            "\u{202e}..",
+            ". .",
+            ".. ",
+            " ..",
+            "...",
+            "....",
+            "..;",
+            "..%",
+            "..%00",
+            "..%ff",
+            "%c0%ae%c0%ae",
+            "%e0%80%ae%e0%80%ae",
+            "%uff0e%uff0e",
+            "%u002e%u002e",
+            "&#46;&#46;",
+            "\u{b7}\u{b7}",
+            "a\u{2215}..\u{2215}b",
+            "..\u{2215}t2",
+            "..\u{ff0f}t2",
+            "..\u{2044}t2",
+            "..\u{29f8}t2",
+            "..%2ft2",
+            "..%5ct2",
+            "..%252ft2",
+            "..:t2",
+            "\u{ff3c}..\u{ff3c}t2",
+            "~",
+            "~root",
+            "$HOME",
+            "${aws:username}",
+            "*",
+            "?",
+            "CON",
+            "NUL",
+            "aux.md",
+            "com1",
+            "x:y",
+            ".skillfs",
+            ".git",
+            "s3:",
+            "a.md%00.png",
+            "a.md ",
+            "a.md.",
+            "-rf",
+            "--",
+            "|sh",
+            "$(id)",
+        ] {
+            let path = format!("/workspace/{name}");
+            assert_eq!(key(&mounts, &path).unwrap(), format!("threads/t1/{name}"), "{name:?}");
+            tried.refused(path);
+            let path = format!("/workspace/{name}/t2/x");
+            assert_eq!(key(&mounts, &path).unwrap(), format!("threads/t1/{name}/t2/x"), "{name:?}");
+            tried.refused(path);
+        }
+    }
+
+    /// S3 tells letters apart by their case, and so do we: `Threads` is a user like any other, with a prefix of its own.
+    #[test]
+    fn an_identifier_stays_between_its_slashes() {
+        let mut tried = attempts!("identifiers");
+        for id in [
+            "Threads",
+            "THREADS",
+            "threads2",
+            "threads.",
+            "tickets-",
+            "Shared",
+            "sHARED",
+            "shared@x",
+            "skills",
+            "a..b",
+            "a...",
+            "u1..",
+            "~",
+            "-",
+            "-rf",
+            "t1+t2",
+            "a:b",
+            "a=b",
+            "a|b",
+            "a#b",
+            "http:",
+            "CON",
+            "nul",
+            "1",
+            "01",
+            "+1",
+            "0x1",
+            "null",
+            "None",
+            "true",
+            "C:",
+            "x@y@z",
+            "--",
+            "_",
+            "arn:aws:s3:::b",
+        ] {
+            let mounts = Mounts::of(&session(id, id, id));
+            for (path, expected) in [
+                ("/skills/x", format!("{id}/skills/x")),
+                ("/workspace/x", format!("threads/{id}/x")),
+                ("/ticket/x", format!("tickets/{id}/x")),
+            ] {
+                assert_eq!(key(&mounts, path).unwrap(), expected);
+            }
+            tried.refused(id);
         }
     }
 
     #[test]
     fn absent_identity_means_absent_mount() {
         let mounts = Mounts::of(&Session::default());
+        let mut tried = attempts!("paths");
         for path in ["/skills", "/ticket/x", "/workspace", "x"] {
             assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+            tried.refused(path);
         }
     }
 
@@ -824,18 +999,56 @@ mod tests {
         else {
             panic!("a mount");
         };
-        assert_eq!(directory.path_of("threads/10/x"), None);
-        assert_eq!(directory.path_of("threads/1"), None);
         assert_eq!(directory.path_of("threads/1/x").unwrap().as_str(), "/workspace/x");
+        let mut tried = attempts!("keys");
+        let long = format!("threads/1/{}", "x".repeat(300));
         for hidden in [
+            // Neighbours.
+            "threads/10/x",
+            "threads/1",
+            "threads/",
+            "threads",
+            "",
+            "threads/1x/y",
+            "threads/1./x",
+            "threads/1 /x",
+            "Threads/1/x",
+            "THREADS/1/x",
+            "tickets/k/x",
+            "u1/skills/x",
+            "shared/1/x",
+            "/threads/1/x",
+            "./threads/1/x",
+            "threads//1/x",
+            "xthreads/1/x",
+            "threads/1%2fx",
+            "threads/\u{661}/x",
+            "threads/0/1/x",
+            "threads/2/../1/x",
+            // In the own prefix, and no path.
             "threads/1//x",
             "threads/1/a/./b",
             "threads/1/..",
             "threads/1/a\u{1}",
             "threads/1/",
             "threads/1/a\\b",
+            "threads/1/../2/x",
+            "threads/1/a/../../2/x",
+            "threads/1/.",
+            "threads/1/a/",
+            "threads/1/a//",
+            "threads/1/%2e%2e/x",
+            "threads/1/%252e./x",
+            "threads/1/a\0b",
+            "threads/1/a\nb",
+            "threads/1/\u{1b}[2J",
+            "threads/1/a\u{85}",
+            "threads/1/..\\2",
+            "threads/1///",
+            &long,
         ] {
             assert_eq!(directory.path_of(hidden), None, "{hidden}");
+            tried.refused(format!("`{hidden}`"));
         }
     }
 
@@ -854,7 +1067,17 @@ mod tests {
             path
         };
         assert_eq!(key(&mounts, &deep(1024)).unwrap().len(), 1024);
-        assert_eq!(key(&mounts, &deep(1025)).unwrap_err().kind(), ErrorKind::InvalidPath);
+        let mut tried = attempts!("paths");
+        for bytes in [1025, 1100, 10_000, 1_000_000] {
+            let path = deep(bytes);
+            assert_eq!(key(&mounts, &path).unwrap_err().kind(), ErrorKind::InvalidPath);
+            tried.refused(path);
+        }
+        for depth in [600, 100_000] {
+            let path = format!("/ticket{}", "/x".repeat(depth));
+            assert_eq!(key(&mounts, &path).unwrap_err().kind(), ErrorKind::InvalidPath);
+            tried.refused(path);
+        }
     }
 
     /// Strings that lie close to the border: pieces of paths, ids and encodings, and any character.

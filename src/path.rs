@@ -285,6 +285,7 @@ impl AsRef<str> for VirtualPath {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     fn ok(text: &str, expected: &str) {
         assert_eq!(VirtualPath::parse(text).unwrap().as_str(), expected, "{text:?}");
@@ -341,6 +342,7 @@ mod tests {
 
     #[test]
     fn dots_never_climb() {
+        let mut tried = attempts!("paths");
         for segment in [
             "..",
             "%2e%2e",
@@ -353,30 +355,64 @@ mod tests {
             "%25252e.",
             ".%25%32%65",
             "%%32e.",
+            "%2e%2E",
+            "%25%32%65%25%32%65",
+            "%2525252525252e.",
+            "%%32%65%%32%65",
         ] {
-            bad(&format!("/workspace/{segment}/x"));
+            // At its end, in its middle, and where a path begins.
+            for path in [
+                format!("/workspace/{segment}"),
+                format!("/workspace/{segment}/x"),
+                format!("/{segment}/threads/t2"),
+                format!("{segment}/x"),
+                format!("/skills/a/.//{segment}//./b"),
+            ] {
+                bad(&path);
+                tried.refused(path);
+            }
         }
-        bad("/skills/../workspace");
-        bad("/workspace/../../u2/skills/x");
-        bad("..");
-        bad("../x");
+        for path in ["/skills/../workspace", "/workspace/../../u2/skills/x", "..", "./..", "/..", "//..//"] {
+            bad(path);
+            tried.refused(path);
+        }
     }
 
     #[test]
     fn what_terminals_and_servers_disagree_on_is_refused() {
-        bad("/workspace/a\\b");
-        bad("/workspace/a\0b");
-        bad("/workspace/a\nb");
-        bad("/workspace/a\u{7f}b");
-        bad("/workspace/a\u{85}b");
+        let mut tried = attempts!("paths");
+        let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
+        for odd in controls.chain(['\\']) {
+            for path in [format!("/workspace/a{odd}b"), format!("{odd}"), format!("/skills/..{odd}")] {
+                bad(&path);
+                tried.refused(path);
+            }
+        }
+        for path in ["..\\..\\u2", "\\\\server\\share", "C:\\x", "/workspace/..\\", "\\", "/a.md\0.png"] {
+            bad(path);
+            if path != "\\" {
+                tried.refused(path);
+            }
+        }
     }
 
     #[test]
     fn over_long_names_are_refused() {
+        let mut tried = attempts!("paths");
         ok(&format!("/{}", "x".repeat(255)), &format!("/{}", "x".repeat(255)));
-        bad(&format!("/{}", "x".repeat(256)));
-        // 128 two-byte characters are 256 bytes.
-        bad(&format!("/{}", "é".repeat(128)));
+        for long in [
+            "x".repeat(256),
+            // 128 two-byte characters are 256 bytes.
+            "é".repeat(128),
+            "🦀".repeat(64),
+            "x".repeat(1_000_000),
+            "%2e".repeat(100),
+            ".".repeat(256),
+        ] {
+            let path = format!("/{long}");
+            bad(&path);
+            tried.refused(path);
+        }
     }
 
     #[test]
@@ -393,6 +429,12 @@ mod tests {
     fn wire_input_meets_the_same_door() {
         let path: VirtualPath = serde_json::from_str("\"a/./b\"").unwrap();
         assert_eq!(serde_json::to_string(&path).unwrap(), "\"/workspace/a/b\"");
-        assert!(serde_json::from_str::<VirtualPath>("\"/a/..\"").is_err());
+        let mut tried = attempts!("paths");
+        for json in
+            [r#""/a/..""#, r#""..""#, r#""/a/%2e%2e/b""#, r#""a\u0000b""#, r#""a\\b""#, r#""\u002e\u002e""#]
+        {
+            assert!(serde_json::from_str::<VirtualPath>(json).is_err(), "{json}");
+            tried.refused(json);
+        }
     }
 }

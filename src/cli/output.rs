@@ -587,6 +587,7 @@ pub(super) fn visible(text: &str, content: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     #[test]
     fn names_cannot_drive_a_terminal() {
@@ -595,6 +596,57 @@ mod tests {
         assert_eq!(visible("é 🦀 👩\u{200d}💻", false), "é 🦀 👩\u{200d}💻");
         assert_eq!(visible("a\tb\r\nc", true), "a\tb\nc");
         assert_eq!(visible("right\rwrong", true), "right\\u{d}wrong");
+        let mut tried = attempts!("terminal");
+        for name in [
+            "a\u{1b}[31mb",
+            "gpj\u{202e}.exe",
+            "\u{1b}]0;title\u{7}",
+            "\u{1b}]52;c;ZXZpbA==\u{7}",
+            "\u{1b}]8;;http://evil\u{1b}\\x",
+            "\u{1b}P+q544e\u{1b}\\",
+            "\u{1b}_x\u{1b}\\",
+            "\u{1b}[2J\u{1b}[H",
+            "\u{1b}[6n",
+            "\u{1b}c",
+            "\u{9b}31m",
+            "\u{9d}0;x\u{9c}",
+            "a\rb",
+            "a\u{8}b",
+            "a\nb",
+            "a\tb",
+            "a\0b",
+            "\u{7}",
+            "a\u{7f}",
+            "a\u{85}b",
+            "a\u{b}b",
+            "a\u{c}b",
+            "\u{e}x\u{f}",
+            "\u{200b}a",
+            "\u{200e}a",
+            "\u{200f}a",
+            "\u{202a}a",
+            "\u{202b}a",
+            "\u{202c}a",
+            "\u{202d}a",
+            "\u{2028}a",
+            "\u{2029}a",
+            "\u{2066}a",
+            "\u{2067}a",
+            "\u{2068}a",
+            "\u{2069}a",
+            "\u{feff}a",
+            "\u{e0041}a",
+            "\u{2060}a",
+            "\u{61c}a",
+            "\u{ad}a",
+        ] {
+            let shown = visible(name, false);
+            assert!(!shown.chars().any(acts) && shown != name, "{name:?}: {shown:?}");
+            let json = to_json(&name).unwrap();
+            assert!(!json.chars().any(acts), "{name:?}: {json}");
+            assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
+            tried.refused(name);
+        }
     }
 
     #[test]

@@ -310,7 +310,8 @@ fn is_commit(text: &str) -> bool {
 
 /// One spelling for all that a disk may take for the same name.
 fn folded(name: &str) -> String {
-    name.nfc().collect::<String>().to_lowercase().nfc().collect()
+    // In capitals first: some letters have two small forms, and some become two letters.
+    name.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect()
 }
 
 /// The name of an entry, without a leading `./` and a trailing `/`, and whether it had the latter. Empty for the
@@ -356,6 +357,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::attempts::attempts;
 
     #[test]
     fn names_are_taken_as_they_are_or_refused() {
@@ -369,13 +371,61 @@ mod tests {
         ok(".", "", true);
         ok("ab:c", "ab:c", false);
         ok("..a/b..", "..a/b..", false);
+        let mut tried = attempts!("archives");
         for bad in [
-            "", "/", "/a", "../a", "a/../b", "a/..", "..", "C:/a", "c:", "\\\\s\\x", "a\\b", "a//b", "a/./b",
-            "a\0b", "a\u{85}b", "%2e%2e/a", "a//",
+            "",
+            "/",
+            "/a",
+            "../a",
+            "a/../b",
+            "a/..",
+            "..",
+            "C:/a",
+            "c:",
+            "\\\\s\\x",
+            "a\\b",
+            "a//b",
+            "a/./b",
+            "a\0b",
+            "a\u{85}b",
+            "%2e%2e/a",
+            "a//",
+            ".//a",
+            "././../a",
+            "a/b/../../..",
+            "..//a",
+            "a/.",
+            "C:",
+            "z:a",
+            "C:..",
+            "%2e/a",
+            "a/%252e%252e",
+            ".%2e/a",
+            "\\",
+            "..\\a",
+            "\0",
+            "a\r",
+            "~\u{1b}]0;x\u{7}",
+            "//",
         ] {
             assert!(parse(bad.as_bytes()).is_err(), "{bad:?}");
+            tried.refused(format!("entry `{bad}`"));
         }
-        assert!(parse(b"a\xff").is_err());
+        for bad in [
+            &b"a\xff"[..],
+            b"\xc0\xae\xc0\xae/a",
+            b"..\xc0\xafa",
+            b"\xe0\x80\xae\xe0\x80\xae/a",
+            b"\xf0\x80\x80\xae./a",
+            b"\xed\xa0\x80",
+            b"\xf4\x90\x80\x80",
+            b"\xfe\xff\0a",
+            b"caf\xe9",
+            b"\x80",
+        ] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+            tried.refused(format!("entry `{}`", bad.escape_ascii()));
+        }
     }
 
     fn unpacker(target: &Path) -> Unpacker {

@@ -100,6 +100,7 @@ pub(super) fn not_built(place: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     fn git(text: &str, url: &str, reference: Option<&str>) {
         let expected = Place::Git { url: url.to_owned(), reference: reference.map(str::to_owned) };
@@ -121,6 +122,7 @@ mod tests {
 
     #[test]
     fn what_could_be_an_option_or_a_program_is_refused() {
+        let mut tried = attempts!("archives");
         for bad in [
             "",
             "-x.git",
@@ -135,8 +137,34 @@ mod tests {
             "https://h/r#a:b",
             "https://h/r#a@{1}",
             "https://h/r\n#a",
+            "--config=core.sshCommand=x.git",
+            "-oProxyCommand=x@y:z",
+            "ext::sh -c touch% x.git",
+            "fd::17/x.git",
+            "EXT::sh -c x.git",
+            "https://h/r::x",
+            "HTTP://h/r",
+            "data://x",
+            "rsync://h/r",
+            "git+ssh://h/r",
+            "javascript://h/r",
+            "https://h/r\0",
+            "https://h/r\u{1b}[2J",
+            "https://h/r#--upload-pack=x",
+            "https://h/r#+refs/heads/*",
+            "https://h/r#/etc",
+            "https://h/r#.git",
+            "https://h/r#a^",
+            "https://h/r#a~1",
+            "https://h/r#a b",
+            "https://h/r#*",
+            "https://h/r#a\\b",
+            "https://h/r#a\nb",
+            "https://h/r#a#b",
+            "git@h:o/r.git#-x",
         ] {
             assert_eq!(Place::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+            tried.refused(format!("source `{bad}`"));
         }
     }
 

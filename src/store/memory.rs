@@ -121,6 +121,7 @@ impl Memory {
 mod tests {
     use super::super::Store;
     use super::*;
+    use crate::attempts::attempts;
     use crate::config::{Role, Settings, StaticCredentials};
     use crate::id::{LibraryId, ThreadId, UserId};
     use crate::mount::{Mounts, Session};
@@ -165,6 +166,7 @@ mod tests {
         let store = store().await;
         let (t1, t10) = (session("u1", "t1", &["acme"]), session("u10", "t10", &["acme2"]));
         let (one, other) = (memory(&store, &t1), memory(&store, &t10));
+        let mut tried = attempts!("memory");
         let names = [
             "threads/t10/secret.md",
             "threads/t10/",
@@ -173,11 +175,17 @@ mod tests {
             "u10/.skillfs/index.json",
             "shared/acme2/skills/a/SKILL.md\u{6}",
             "shared/acme2/skills/\u{3}u10/skills/\u{3}\u{3}law",
+            "shared/acme2/.skillfs/index.json",
+            "u10/skills/",
+            "u10/skills/../../u1/skills/a",
+            "threads/t10/../t1/a",
+            "threads/t10/\0threads/t1/a",
         ];
         for name in names {
             keep(&other, name);
             assert!(knows(&other, name), "{name:?}");
             assert!(!knows(&one, name), "{name:?}");
+            tried.refused(format!("another's: `{name}`"));
         }
         // What one of several prefixes covers is not covered.
         for name in [
@@ -189,11 +197,30 @@ mod tests {
             "threads/t1x/",
             "THREADS/t1/a",
             "u1/private",
+            "Threads/t1/a",
+            "/threads/t1/a",
+            " threads/t1/a",
+            "threads//t1/a",
+            "threads/./t1/a",
+            "threads/t1\0/a",
+            "threads/t2/../t1/a",
+            "tickets/t1/a",
+            "u1",
+            "u1/",
+            "u1/skills",
+            "u1/skills2/a",
+            "u1x/skills/a",
+            "shared/acme",
+            "shared/acme/private",
+            "shared/acme/skills",
+            "shared/acmex/skills/a",
+            "shared/",
         ] {
             keep(&one, name);
             assert!(!knows(&one, name), "{name:?}");
             // Nor is it kept for others.
             assert!(store.cache().recall::<String>(name).is_none(), "{name:?}");
+            tried.refused(format!("outside: `{name}`"));
         }
         for name in ["threads/t1/a", "u1/skills/\u{3}shared/acme/skills/\u{3}\u{3}law", "shared/acme/skills/"]
         {
@@ -212,6 +239,9 @@ mod tests {
         let waiting = store.confined_to(Tenant::of(&asking), &Mounts::of(&asking));
         assert!(!knows(waiting.memory(), name));
         assert!(matches!(waiting.memory().look::<String>(name, Duration::MAX), Lookup::Miss(None)));
+        let mut tried = attempts!("memory");
+        tried.refused("recall before there are credentials");
+        tried.refused("look before there are credentials");
         waiting.scope.as_ref().unwrap().hold_some();
         assert!(knows(waiting.memory(), name));
     }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use skillfs::embedded::Embedded;
 use skillfs::{ErrorKind, Freshness, Library, LibraryId, S3Backend, Session, SkillFs, UserId};
 
+use crate::attempts::attempts;
 use crate::skills::skill;
 use crate::support::wire::{Hook, Reply, Request, Wire};
 use crate::support::{Bucket, Seeded, on_every_server, session};
@@ -356,6 +357,7 @@ async fn what_is_wrong_with_an_index_costs_nothing_but_time(b: Bucket) {
             [b"{\"format\":1,\"id\":\"", "x".repeat(70 * 1024 * 1024).as_bytes(), b"\"}"].concat(),
         ),
     ];
+    let mut tried = attempts!("keys");
     for (what, content) in bad {
         b.put(INDEX, content).await;
         let fs = b.through(&b.endpoint).await;
@@ -363,6 +365,7 @@ async fn what_is_wrong_with_an_index_costs_nothing_but_time(b: Bucket) {
         assert_eq!(s.skills(None).await.unwrap(), expected, "{what}");
         assert_eq!(s.skills(None).await.unwrap(), expected, "{what}");
         assert_eq!(s.load_skill("s1").await.unwrap().content, skill("s1"), "{what}");
+        tried.refused(format!("an index that is wrong: {what}"));
         // And it is mended by writing it anew.
         if what == "a newer format" {
             // Unless it is somebody's who knows more than we do.

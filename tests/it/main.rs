@@ -10,6 +10,7 @@
     reason = "a test that fails is a test that panics"
 )]
 
+mod attempts;
 mod support;
 
 mod architecture;

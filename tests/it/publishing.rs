@@ -10,6 +10,7 @@ use skillfs::admin::{Action, NewFile, NewLibrary, NewSkill, Plan, Published, Pus
 use skillfs::{ErrorKind, Library, Result, S3Backend, Session, Settings, SkillFs, UserId};
 use tokio::sync::Notify;
 
+use crate::attempts::attempts;
 use crate::support::wire::{Reply, Wire};
 use crate::support::{Bucket, Seeded, on_every_server, settings};
 
@@ -518,6 +519,7 @@ async fn an_index_never_shows_what_a_plain_name_cannot() {
     b.put("u2/skills/a/SKILL.md", "---\nname: a\ndescription: Another's\n---\n").await;
     let all = reader(&b.fs).ls_recursive("/skills").await.unwrap();
     assert!(all.entries.iter().all(|entry| entry.path.as_str().starts_with("/skills/a")), "{all:?}");
+    attempts!("keys").refused("an index that names another's skill as one on its way");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

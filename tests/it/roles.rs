@@ -9,6 +9,7 @@ use skillfs::{
     ErrorKind, Freshness, Grants, Grep, LibraryId, Role, Session, Settings, SkillFs, ThreadId, UserId, Window,
 };
 
+use crate::attempts::attempts;
 use crate::support::cloud::{Cloud, ROLE};
 use crate::support::session;
 
@@ -298,17 +299,25 @@ async fn memory_is_not_served_to_whom_sts_refuses() {
     library("u1").skills(None).await.unwrap();
     *cloud.rules.refused.lock().unwrap() = Some("/u2/".to_owned());
     let refused = library("u2");
-    for error in [
-        refused.read(file).await.unwrap_err(),
-        refused.ls("/skills").await.unwrap_err(),
-        refused.skills(None).await.unwrap_err(),
-        refused.stat(file).await.unwrap_err(),
-        refused.credentials().await.unwrap_err(),
+    let mut tried = attempts!("memory");
+    for (operation, error) in [
+        ("read", refused.read(file).await.unwrap_err()),
+        ("bytes", refused.read_bytes(file, ..).await.unwrap_err()),
+        ("window", refused.read_window(file, Window { offset: 0, limit: Some(1) }).await.unwrap_err()),
+        ("ls", refused.ls("/skills").await.unwrap_err()),
+        ("ls -R", refused.ls_recursive("/skills").await.unwrap_err()),
+        ("tree", refused.tree("/skills").await.unwrap_err()),
+        ("skills", refused.skills(None).await.unwrap_err()),
+        ("load", refused.load_skill("law/deed").await.unwrap_err()),
+        ("stat", refused.stat(file).await.unwrap_err()),
+        ("exists", refused.exists(file).await.unwrap_err()),
+        ("glob", refused.glob("**", Some("/skills")).await.unwrap_err()),
+        ("credentials", refused.credentials().await.unwrap_err()),
     ] {
-        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-        assert!(error.to_string().contains(ROLE), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{operation}: {error}");
+        assert!(error.to_string().contains(ROLE), "{operation}: {error}");
+        tried.refused(operation);
     }
-    assert!(refused.exists(file).await.is_err());
     // One whom it does not refuse asks S3 once, and then knows.
     let other = library("u3");
     other.read(file).await.unwrap();

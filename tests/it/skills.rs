@@ -6,6 +6,7 @@ use skillfs::{
     UserId,
 };
 
+use crate::attempts::attempts;
 use crate::support::{Bucket, names, on_every_server, session, settings};
 
 on_every_server!(
@@ -243,8 +244,14 @@ async fn resources_are_listed_by_kind_and_confined(b: Bucket) {
     );
     assert_eq!(backend.read_skill_resource("c/s", "references/guide.md").await.unwrap().content, "guide");
     assert_eq!(backend.read_skill_resource("s", "./references//guide.md").await.unwrap().content, "guide");
+    let mut tried = attempts!("paths");
     for (resource, kind) in [
         ("../s2/secret.md", ErrorKind::InvalidPath),
+        ("..", ErrorKind::InvalidPath),
+        ("a\\..\\..\\s2\\secret.md", ErrorKind::InvalidPath),
+        ("x\0", ErrorKind::InvalidPath),
+        ("//skills/c/s2/secret.md", ErrorKind::InvalidPath),
+        ("%252e%252e/s2/secret.md", ErrorKind::InvalidPath),
         ("references/../../s2/secret.md", ErrorKind::InvalidPath),
         ("%2e%2e/s2/secret.md", ErrorKind::InvalidPath),
         ("/skills/c/s2/secret.md", ErrorKind::InvalidPath),
@@ -255,6 +262,9 @@ async fn resources_are_listed_by_kind_and_confined(b: Bucket) {
     ] {
         let error = backend.read_skill_resource("c/s", resource).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{resource}: {error}");
+        if kind == ErrorKind::InvalidPath {
+            tried.refused(format!("resource `{resource}`"));
+        }
     }
 }
 

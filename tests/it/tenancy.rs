@@ -2,6 +2,7 @@
 
 use skillfs::{ErrorKind, S3Backend, Session, ThreadId, UserId};
 
+use crate::attempts::attempts;
 use crate::support::{Bucket, names, on_every_server, session};
 
 on_every_server!(
@@ -16,6 +17,9 @@ on_every_server!(
     folder_markers_make_directories_and_are_no_entries,
     the_index_beside_a_library_is_in_no_mount,
 );
+
+/// What is asked of each path.
+const READS: [&str; 6] = ["ls", "ls -R", "read", "bytes", "stat", "tree"];
 
 async fn kinds(backend: &S3Backend, path: &str) -> [Option<ErrorKind>; 6] {
     [
@@ -36,12 +40,21 @@ async fn thread_1_does_not_see_thread_10(b: Bucket) {
     assert_eq!(names(&one.ls("/workspace").await.unwrap().entries), ["/workspace/own.md"]);
     assert_eq!(names(&one.ls_recursive("/workspace").await.unwrap().entries), ["/workspace/own.md"]);
     assert!(!one.exists("/workspace/secret.md").await.unwrap());
-    for path in ["/workspace0/secret.md", "/workspace/0/secret.md"] {
+    let mut tried = attempts!("keys");
+    tried.refused("ls /workspace beside threads/10/ and threads/1");
+    tried.refused("ls -R /workspace beside threads/10/ and threads/1");
+    for path in
+        ["/workspace0/secret.md", "/workspace/0/secret.md", "/workspace/10/secret.md", "/workspace/secret.md"]
+    {
         assert_eq!(kinds(&one, path).await, [Some(ErrorKind::NotFound); 6], "{path}");
+        for read in READS {
+            tried.refused(format!("{read} {path}"));
+        }
     }
     // The other way round: an empty thread beside a full one.
     let ten = b.fs.session(&session("u1", "100", "k1"));
     assert!(ten.ls("/workspace").await.unwrap().entries.is_empty());
+    tried.refused("ls /workspace of thread 100 beside threads/10/");
 }
 
 async fn a_thread_called_skills_is_not_a_users_library(b: Bucket) {
@@ -58,6 +71,7 @@ async fn escapes_are_refused_before_any_request(b: Bucket) {
     b.put("u1/skills/x", "own").await;
     let backend = b.session();
     let before = b.fs.requests();
+    let mut tried = attempts!("paths");
     for path in [
         "/skills/../workspace",
         "/workspace/../../u2/skills/x",
@@ -69,11 +83,26 @@ async fn escapes_are_refused_before_any_request(b: Bucket) {
         "/workspace/..\\..\\u2",
         "/workspace/a\0b",
         "/workspace/a\u{1b}[2J",
+        "/..",
+        "/workspace/..",
+        "/ticket/../threads/10/secret.md",
+        "/workspace/./../skills/x",
+        "/skills/a/../../../u2/skills/x",
+        "/workspace/%2e%2e",
+        "/workspace/%25252e%25252e/x",
+        "/workspace/..\0",
+        "/workspace/..\n",
+        "/workspace/x\r\nHost: evil",
+        "\\\\?\\C:\\x",
+        "/workspace/x\u{9b}31m",
         &format!("/workspace/{}", "x".repeat(256)),
         &format!("/workspace{}", "/x".repeat(600)),
     ] {
         assert_eq!(kinds(&backend, path).await, [Some(ErrorKind::InvalidPath); 6], "{path:?}");
         assert_eq!(backend.exists(path).await.unwrap_err().kind(), ErrorKind::InvalidPath, "{path:?}");
+        for read in READS.into_iter().chain(["exists"]) {
+            tried.refused(format!("{read} {path}"));
+        }
     }
     assert_eq!(b.fs.requests(), before);
 }
@@ -81,12 +110,30 @@ async fn escapes_are_refused_before_any_request(b: Bucket) {
 async fn mounts_match_whole_names_in_their_own_case(b: Bucket) {
     b.put("u1/skills/x.md", "own").await;
     b.put("u1/skillsfoo", "not in a mount").await;
+    b.put("threads/2/x.md", "another's").await;
+    b.put("shared/acme/skills/x.md", "another's").await;
     let backend = b.session();
-    for path in
-        ["/skillsfoo", "/Skills", "/Skills/x.md", "/u1/skills/x.md", "/threads/1", "/skill", "/etc/passwd"]
-    {
+    let mut tried = attempts!("paths");
+    for path in [
+        "/skillsfoo",
+        "/Skills",
+        "/Skills/x.md",
+        "/u1/skills/x.md",
+        "/threads/1",
+        "/skill",
+        "/etc/passwd",
+        "/threads/2/x.md",
+        "/THREADS/2/x.md",
+        "/shared/acme/skills/x.md",
+        "/tickets/k1",
+        "/WORKSPACE",
+        "/workspace%2f..%2fthreads%2f2%2fx.md",
+    ] {
         assert_eq!(kinds(&backend, path).await, [Some(ErrorKind::NotFound); 6], "{path}");
         assert!(!backend.exists(path).await.unwrap(), "{path}");
+        for read in READS.into_iter().chain(["exists"]) {
+            tried.refused(format!("{read} {path}"));
+        }
     }
     assert!(backend.exists("//skills//x.md/").await.unwrap());
 }
@@ -101,6 +148,9 @@ async fn another_tenants_file_and_a_missing_one_answer_alike(b: Bucket) {
     let other = shown(backend.ls("/skills/plan").await.unwrap_err(), "plan");
     let missing = shown(backend.ls("/skills/none").await.unwrap_err(), "none");
     assert_eq!(other, missing);
+    let mut tried = attempts!("keys");
+    tried.refused("read what is another's, and what is not there");
+    tried.refused("ls what is another's, and what is not there");
 }
 
 async fn names_are_never_decoded(b: Bucket) {
@@ -136,7 +186,8 @@ async fn names_are_never_decoded(b: Bucket) {
 }
 
 async fn keys_that_no_path_names_are_hidden_and_counted(b: Bucket) {
-    for key in [
+    let mut tried = attempts!("keys");
+    let odd = [
         "a//b",
         "a/./b",
         "a/../b",
@@ -146,7 +197,8 @@ async fn keys_that_no_path_names_are_hidden_and_counted(b: Bucket) {
         "a/back\\slash",
         "a/%2e%2e/x",
         "a/deep//x",
-    ] {
+    ];
+    for key in odd {
         b.put(&format!("threads/1/{key}"), "x").await;
     }
     let long = "n".repeat(300);
@@ -160,6 +212,9 @@ async fn keys_that_no_path_names_are_hidden_and_counted(b: Bucket) {
     assert_eq!(all.hidden, 9);
     let tree = backend.tree("/workspace").await.unwrap();
     assert_eq!((tree.count(), tree.hidden), ((2, 1), 9));
+    for key in odd.into_iter().filter(|key| *key != "a/ok.md").chain([format!("a/{long}").as_str()]) {
+        tried.refused(key);
+    }
     // A directory that holds hidden keys only is still a directory.
     let deep = backend.ls("/workspace/a/deep").await.unwrap();
     assert_eq!((deep.entries.len(), deep.hidden), (0, 1));
@@ -213,6 +268,11 @@ async fn the_index_beside_a_library_is_in_no_mount(b: Bucket) {
     let backend = b.session();
     let all = backend.ls_recursive("/").await.unwrap();
     assert!(names(&all.entries).iter().all(|name| !name.contains(".skillfs")));
-    assert!(!backend.exists("/skills/.skillfs/index.json").await.unwrap());
-    assert!(!backend.exists("/.skillfs/index.json").await.unwrap());
+    let mut tried = attempts!("keys");
+    for path in
+        ["/skills/.skillfs/index.json", "/.skillfs/index.json", "/skills/.skillfs", "/u1/.skillfs/index.json"]
+    {
+        assert!(!backend.exists(path).await.unwrap(), "{path}");
+        tried.refused(path);
+    }
 }

@@ -75,7 +75,10 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
                 for (key, value) in pax(&mut entry, size)? {
                     match key.as_str() {
                         "path" => next.name = Some(value),
-                        "size" => next.size = String::from_utf8_lossy(&value).parse().ok(),
+                        // What is no number is not the size that the header says.
+                        "size" => {
+                            next.size = Some(String::from_utf8_lossy(&value).parse().unwrap_or(u64::MAX));
+                        }
                         _ => next.sparse |= key.starts_with("GNU.sparse"),
                     }
                 }
@@ -215,6 +218,7 @@ impl<R: Read> Read for Watched<'_, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attempts::attempts;
 
     #[test]
     fn records_are_read_by_their_lengths() {
@@ -223,8 +227,26 @@ mod tests {
         assert_eq!(records(b"12 path=abc\n").unwrap(), [one("path", "abc")]);
         // A line break in a value does not begin a record.
         assert_eq!(records(b"20 comment=\n7 a=../\n").unwrap(), [one("comment", "\n7 a=../")]);
-        for bad in [&b"x"[..], b"99 path=abc\n", b"12 path=abcd", b"5 ab\n", b"0 a=b\n", b"-1 a=b\n"] {
+        let mut tried = attempts!("archives");
+        for bad in [
+            &b"x"[..],
+            b"99 path=abc\n",
+            b"12 path=abcd",
+            b"5 ab\n",
+            b"0 a=b\n",
+            b"-1 a=b\n",
+            b"1 \n",
+            b" 6 a=b\n",
+            b"6  a=b\n",
+            b"99999999999999999999 a=b\n",
+            b"18446744073709551615 a=b\n",
+            b"6 a=b\n7",
+            b"6 a=b\0",
+            b"7 \xff=b\n",
+            b"0x6 a=b\n",
+        ] {
             assert!(records(bad).is_none(), "{bad:?}");
+            tried.refused(format!("record `{}`", bad.escape_ascii()));
         }
     }
 }
