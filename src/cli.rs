@@ -157,11 +157,16 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
 /// The session that flags and environment name, on the store that they name.
 async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backend> {
     let session = session(global)?;
-    Ok(connect(global, writes, output).await?.session(&session))
+    Ok(connect_with(global, role(global)?, writes, output).await?.session(&session))
 }
 
-/// The store that flags and environment name. A local one is made by what `writes` new files.
+/// The store that flags and environment name, for those who look after libraries: without a role.
 async fn connect(global: &Global, writes: bool, output: &Output) -> Result<SkillFs> {
+    connect_with(global, None, writes, output).await
+}
+
+/// A local store is made by what `writes` new files.
+async fn connect_with(global: &Global, role: Option<Role>, writes: bool, output: &Output) -> Result<SkillFs> {
     match &global.embedded {
         Some(directory) => {
             let new = !directory.is_file() && !Embedded::is_in(directory);
@@ -187,7 +192,7 @@ async fn connect(global: &Global, writes: bool, output: &Output) -> Result<Skill
             let settings = Settings {
                 endpoint_url: global.endpoint_url.clone().or_else(config::endpoint_from_env),
                 region: global.region.clone(),
-                role: role(global)?,
+                role,
                 ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
             };
             SkillFs::connect(&settings).await
@@ -202,6 +207,14 @@ fn embedded_settings(global: &Global) -> Settings {
 
 /// The role that flags and environment name.
 fn role(global: &Global) -> Result<Option<Role>> {
+    if global.embedded.is_some() {
+        // clap does not see that across levels. The environment's role is one on AWS, as its bucket is.
+        return match &global.role_arn {
+            Some(_) => Err(Error::new(ErrorKind::InvalidInput, "an embedded store has no roles")
+                .with_hint("leave `--role-arn` out, or use a bucket on S3")),
+            None => Ok(None),
+        };
+    }
     let Some(arn) = config::given(&global.role_arn, env::ROLE_ARN) else {
         if global.role_external_id.is_some() || !global.role_with.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "options of a role are given, and no role")

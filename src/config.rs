@@ -19,7 +19,7 @@ pub mod env {
     pub const TICKET: &str = "SKILLFS_TICKET";
     /// The shared libraries of the session, between commas (command line only).
     pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
-    /// The role that sessions assume (command line only).
+    /// The role that sessions assume.
     pub const ROLE_ARN: &str = "SKILLFS_ROLE_ARN";
     /// The address of STS, as the AWS tools know it.
     pub const AWS_ENDPOINT_URL_STS: &str = "AWS_ENDPOINT_URL_STS";
@@ -114,14 +114,15 @@ impl Settings {
         }
     }
 
-    /// The defaults, with the bucket from [`env::BUCKET`] and the endpoint from
-    /// [`env::ENDPOINT_URL`], else from the AWS variables.
+    /// The defaults, with the bucket from [`env::BUCKET`], the endpoint from
+    /// [`env::ENDPOINT_URL`], else from the AWS variables, and a role from [`env::ROLE_ARN`].
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when no bucket is named.
     pub fn from_env() -> Result<Self> {
         let bucket = var(env::BUCKET).ok_or_else(no_bucket)?;
-        Ok(Self { endpoint_url: endpoint_from_env(), ..Self::new(bucket) })
+        let role = var(env::ROLE_ARN).map(Role::new);
+        Ok(Self { endpoint_url: endpoint_from_env(), role, ..Self::new(bucket) })
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -260,11 +261,11 @@ impl Role {
                 return Err(invalid("external id", id, "it has 2 to 1,224 letters, digits and `_+=,.@:/-`"));
             }
         }
-        if bucket.starts_with("arn:") {
+        if bucket.starts_with("arn:") || bucket.ends_with("-s3alias") || bucket.ends_with("--x-s3") {
             return Err(invalid(
                 "bucket for sessions with a role",
                 bucket,
-                "their policies name a bucket: give its name instead of an access point",
+                "their policies name a bucket: give its name, and neither an access point nor a directory bucket",
             ));
         }
         self.sts_endpoint_url.as_deref().map_or(Ok(()), check_url)
@@ -360,6 +361,8 @@ pub(crate) fn endpoint_from_env() -> Option<String> {
 
 /// Where STS is, for a storage at this address: there too, unless that is AWS. `None` is AWS's own place.
 pub(crate) fn sts_endpoint(role: &Role, storage: Option<&str>) -> Option<String> {
+    let s3 = var(env::AWS_ENDPOINT_URL_S3);
+    let storage = storage.or(s3.as_deref());
     let beside = || {
         let host = storage?.split("://").nth(1)?.split(['/', ':']).next()?;
         let of_aws = [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end));
@@ -536,8 +539,10 @@ mod tests {
             assert_eq!(check(Role { external_id, ..Role::new(arn) }), Err(ErrorKind::InvalidInput), "{id}");
             tried.refused(format!("external id `{id}`"));
         }
-        let point = Settings { role: Some(Role::new(arn)), ..Settings::new("arn:aws:s3:x:1:accesspoint/y") };
-        assert_eq!(point.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+        for bucket in ["arn:aws:s3:x:1:accesspoint/y", "point-abc-s3alias", "dir--use1-az4--x-s3"] {
+            let point = Settings { role: Some(Role::new(arn)), ..Settings::new(bucket) };
+            assert_eq!(point.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
         tried.refused("a role and an access point");
     }
 

@@ -139,6 +139,7 @@ struct Inner {
     hint: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
     uncertain: bool,
+    forbidden: bool,
 }
 
 impl Error {
@@ -150,6 +151,7 @@ impl Error {
             hint: None,
             source: None,
             uncertain: false,
+            forbidden: false,
         }))
     }
 
@@ -191,15 +193,27 @@ impl Error {
 
     /// The same error, for another who waited for the same answer.
     pub(crate) fn shared(this: &Arc<Self>) -> Self {
-        let Inner { kind, message, path, hint, uncertain, .. } = &*this.0;
+        let Inner { kind, message, path, hint, uncertain, forbidden, .. } = &*this.0;
         Self(Box::new(Inner {
             kind: *kind,
             message: message.clone(),
             path: path.clone(),
             hint: hint.clone(),
             uncertain: *uncertain,
+            forbidden: *forbidden,
             source: this.0.source.is_some().then(|| Box::new(SharedSource(this.clone())) as _),
         }))
+    }
+
+    /// The storage knows who asks, and does not allow it.
+    pub(crate) fn forbidden(mut self) -> Self {
+        self.0.forbidden = true;
+        self
+    }
+
+    /// Of what is [`ErrorKind::Denied`]: whether it is this that is not allowed, and not that the credentials are no good.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.0.forbidden
     }
 
     /// Whether the change that failed may have taken effect all the same. Then it must not simply be

@@ -21,6 +21,7 @@ mod parts;
 mod scope;
 mod send;
 mod sign;
+mod sts;
 mod write;
 
 use std::ops::Deref;
@@ -47,7 +48,7 @@ pub(crate) use self::memory::Memory;
 pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{LastWork, PartSource, Parts};
 pub use self::scope::SessionCredentials;
-use self::scope::{Scope, Scopes};
+use self::scope::{Passed, Scope, Scopes};
 use self::send::{Paces, Sending};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::cache::Cache;
@@ -246,10 +247,14 @@ impl Store {
     /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
     /// missing key may look like. A listing tells; one request.
     async fn is_missing(&self, key: &ObjectKey, failure: &Failure) -> Result<bool> {
-        if self.scope.is_none() || !failure.may_mean_missing() {
+        let Some(scope) = self.scope.as_ref().filter(|_| failure.may_mean_missing()) else {
             return Ok(false);
+        };
+        let missing = !self.lists(key).await?;
+        if missing {
+            scope.passed(key.as_str(), Passed::Missing);
         }
-        Ok(!self.lists(key).await?)
+        Ok(missing)
     }
 
     pub(crate) fn tenant(&self) -> &Tenant {
@@ -257,7 +262,22 @@ impl Store {
     }
 
     fn fail(&self, failure: impl Into<Failure>) -> Error {
-        failure.into().into_error(&self.name, self.endpoint.as_deref())
+        let failure = failure.into();
+        let of_session = self.scope.is_some() && failure.is_expired();
+        let error = failure.into_error(&self.name, self.endpoint.as_deref());
+        match of_session {
+            true => error.with_hint("the session's own credentials were refused, and renewed ones, too: try again; if it stays, look at the clock of the server, and whether the role's sessions were revoked"),
+            false => error,
+        }
+    }
+
+    /// S3 has answered about a key, and not refused: what is known of it may be told.
+    fn passed<T>(&self, key: &str, how: Passed, answer: &Result<T, Failure>) {
+        if let Some(scope) = &self.scope
+            && answer.as_ref().err().is_none_or(Failure::is_no_refusal)
+        {
+            scope.passed(key, how);
+        }
     }
 
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
@@ -303,7 +323,9 @@ impl Store {
     /// One GetObject; the body may send more, to go on where a connection broke.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str(), ?range))]
     pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, expect: Expect<'_>) -> Result<Fetched> {
-        match self.send_get(key, range, expect).await {
+        let answer = self.send_get(key, range, expect).await;
+        self.passed(key.as_str(), Passed::Read, &answer);
+        match answer {
             Ok(response) => {
                 let (meta, properties, body) = Self::received(key, range, response)?;
                 Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })

@@ -491,7 +491,7 @@ impl S3Backend {
             Ok(Fetched::Missing | Fetched::BehindTheEnd | Fetched::Changed) => return Ok(None),
             // A session may be allowed to see its skills and not what lies beside them. Any other failure is one:
             // without the index nobody could tell what is being published.
-            Err(error) if error.kind() == ErrorKind::Denied => {
+            Err(error) if error.is_forbidden() => {
                 tracing::warn!(key = key.as_str(), "the catalogue index cannot be read: {error}");
                 return Ok(None);
             }

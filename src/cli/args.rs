@@ -53,7 +53,7 @@ pub(super) struct Global {
     #[arg(long, global = true, value_name = "DIR", help_heading = "Storage", conflicts_with_all = ["endpoint_url", "region"])]
     pub(super) embedded: Option<PathBuf>,
     /// A role that the session assumes, confined to its own prefixes [env: SKILLFS_ROLE_ARN]
-    #[arg(long, global = true, value_name = "ARN", help_heading = "Session", conflicts_with = "embedded")]
+    #[arg(long, global = true, value_name = "ARN", help_heading = "Session")]
     pub(super) role_arn: Option<String>,
     /// What the role needs: `compact` policies, session `tags`, `kms`; repeatable
     #[arg(

@@ -6,13 +6,13 @@ use anstyle::Style;
 
 use super::args::Global;
 use super::output::{ACCENT, BAD, DIM, GOOD, Output, WARN, plural, print, print_raw, to_json, visible};
-use super::{connect, session};
+use super::{connect_with, role, session};
 use crate::doctor::{Check, Diagnosis, Verdict, shell};
 use crate::error::Result;
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
     let session = session(global)?;
-    let mut found = connect(global, false, output).await?.diagnose(&session).await;
+    let mut found = connect_with(global, role(global)?, false, output).await?.diagnose(&session).await;
     for check in &mut found.checks {
         check.fix = check.fix.take().map(|fix| here(&fix, global));
     }

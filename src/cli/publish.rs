@@ -187,7 +187,7 @@ pub(super) async fn take(global: &Global, args: Import, output: &Output) -> Resu
 
 /// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.
 async fn keep_provenance(fs: &SkillFs, library: &Library, imported: &mut Imported) -> Result<()> {
-    let backend = fs.session(&library.session()).fresh().pinned().await?;
+    let backend = fs.own_session(&library.session()).fresh().pinned().await?;
     for skill in &mut imported.skills {
         let path = format!("/skills/{}/{PROVENANCE_FILE}", skill.skill.path);
         if !backend.exists(path.as_str()).await? {

@@ -18,14 +18,15 @@ use aws_sdk_s3::config::{
     StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 
 use super::budget::{self, Budget};
 use super::clients::Blueprint;
 use super::gate::Gate;
 use super::intercept::{ServerClock, Watcher};
 use super::lean::{FIRST_BACKOFF, LONGEST_BACKOFF};
-use super::scope::{Scopes, Sts};
+use super::scope::Scopes;
+use super::sts::{MOST_CALLS, Sts};
 use super::{Bucket, Counters, Memory, Paces, Store};
 use crate::cache::Cache;
 use crate::config::{
@@ -74,7 +75,8 @@ impl Store {
                     .or_else(ProfileFileRegionProvider::new())
                     .or_else(FALLBACK_REGION),
             ),
-            (None, None) => loader.region(RegionProviderChain::default_provider().or_else(FALLBACK_REGION)),
+            // Environment, profiles, the instance; over our own connections.
+            (None, None) => loader,
         };
         if let Some(url) = &settings.endpoint_url {
             loader = loader.endpoint_url(url);
@@ -85,7 +87,12 @@ impl Store {
                 // They are at hand, and never change.
                 .identity_cache(IdentityCache::no_cache());
         }
-        loader.load().await
+        let chain = loader.load().await;
+        // An empty variable counts as not set.
+        match chain.region().filter(|region| !region.as_ref().is_empty()) {
+            Some(_) => chain,
+            None => chain.to_builder().region(Region::new(FALLBACK_REGION)).build(),
+        }
     }
 
     pub(super) fn over(settings: &Settings, chain: &SdkConfig, embedded: bool) -> Result<Self> {
@@ -133,7 +140,8 @@ impl Store {
         let writing = TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build();
         let name: Arc<str> = settings.bucket.as_str().into();
         let (bucket, budget) = (name.clone(), Arc::new(Budget::default()));
-        let blueprint = Blueprint { config, bucket, reading, writing, retries, watcher, budget };
+        let ahead = Arc::default();
+        let blueprint = Blueprint { config, bucket, reading, writing, retries, watcher, budget, ahead };
         let own = Arc::new(blueprint.clients(None));
         let scopes = settings.role.as_ref().map(|role| {
             let sts = sts(settings, role, chain, &counters);
@@ -168,13 +176,14 @@ impl Store {
 
 /// STS, over the same connections and on the credentials of this process.
 fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters) -> Sts {
-    let endpoint = sts_endpoint(role, settings.endpoint_url.as_deref());
+    let endpoint = sts_endpoint(role, chain.endpoint_url());
     let clock = ServerClock::unknown();
     // It is told once a call: credentials are rare.
     let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
-    let mut chain = chain.to_builder();
-    chain.set_endpoint_url(endpoint.clone());
-    let config = aws_sdk_sts::config::Builder::from(&chain.build())
+    let mut config = aws_sdk_sts::config::Builder::from(chain);
+    // Behind what the environment says: settings go before it.
+    config.set_endpoint_url(endpoint.clone());
+    let config = config
         .timeout_config(
             TimeoutConfig::builder()
                 .connect_timeout(settings.timeouts.connect)
@@ -186,7 +195,8 @@ fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters)
         .interceptor(watcher)
         .build();
     let bucket = settings.bucket.as_str().into();
-    Sts { client: aws_sdk_sts::Client::from_conf(config), clock, role: role.clone(), bucket, endpoint }
+    let (client, role) = (aws_sdk_sts::Client::from_conf(config), role.clone());
+    Sts { client, clock, role, bucket, endpoint, calls: Semaphore::new(MOST_CALLS) }
 }
 
 /// Where the bucket is: found once.

@@ -1,6 +1,7 @@
 //! The clients that speak to the bucket with one set of credentials. All of them share one pool of connections.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use aws_config::identity::IdentityCache;
 use aws_config::retry::RetryConfig;
@@ -40,6 +41,8 @@ pub(super) struct Blueprint {
     pub(super) retries: RetryConfig,
     pub(super) watcher: Watcher,
     pub(super) budget: Arc<Budget>,
+    /// How many seconds the server's clock is ahead, when a signature was refused for that.
+    pub(super) ahead: Arc<AtomicI64>,
 }
 
 impl Blueprint {
@@ -61,7 +64,7 @@ impl Blueprint {
             reader.clone(),
             &self.bucket,
             self.watcher.clone(),
-            self.budget.clone(),
+            (self.budget.clone(), self.ahead.clone()),
             (&self.retries, &self.reading),
         );
         Clients {

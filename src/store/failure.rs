@@ -1,6 +1,7 @@
 //! What S3 and the way to it can say no with, in our own kinds and with a way out.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
@@ -63,6 +64,9 @@ where
 {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
         let contradicts = causes(&error).any(<dyn StdError>::is::<Contradiction>);
+        if let Some(told) = told_before(&error) {
+            return told;
+        }
         let cause = match &error {
             _ if contradicts => Cause::Contradiction,
             // A success whose body is no S3 answer, such as the page of a proxy.
@@ -101,6 +105,12 @@ fn expected_region(message: &str) -> Option<&str> {
     crate::config::check_region(region).is_ok().then_some(region)
 }
 
+/// What a session's own credentials failed with says more than that there are none.
+fn told_before(error: &(dyn StdError + 'static)) -> Option<Failure> {
+    let told = causes(error).find_map(|cause| cause.downcast_ref::<Arc<Error>>())?;
+    Some(Failure::told(Error::shared(told)))
+}
+
 /// The SDK has no kind for "no credentials"; its errors say so in words only.
 fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|e| {
@@ -128,8 +138,15 @@ impl Failure {
         }
     }
 
-    pub(super) fn into_source(self) -> BoxError {
-        self.source
+    /// Why, in words: an answer of STS may hold secrets, and an error's source is printed.
+    pub(super) fn into_words(self) -> BoxError {
+        let words: Vec<_> = causes(&*self.source).map(ToString::to_string).collect();
+        words.join(": ").into()
+    }
+
+    /// Whether it says that the request was allowed, and something else was not as it was hoped for.
+    pub(super) fn is_no_refusal(&self) -> bool {
+        self.is_missing_key() || matches!(self.status(), Some(304 | 404 | 412 | 416))
     }
 
     /// The storage takes the credentials no longer. A HEAD has no body to say so in.
@@ -171,31 +188,35 @@ impl Failure {
                     format!("{place} answered {status} {}", shorten(said.trim_matches([':', ' ']))),
                 )
                 .with_hint(hint)
-                .with_source(self.source)
+                .with_source(self.into_words())
             }
             Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
                 .with_hint("try again; if it stays, check the network and the address of STS")
-                .with_source(self.source),
+                .with_source(self.into_words()),
             Cause::Unreachable => Error::new(
                 ErrorKind::Unavailable,
                 format!("cannot reach {place}: {}", innermost(&*self.source)),
             )
             .with_hint("check the network, and the address in `sts_endpoint_url` or AWS_ENDPOINT_URL_STS")
-            .with_source(self.source),
+            .with_source(self.into_words()),
             Cause::Garbled => {
                 Error::new(ErrorKind::Unavailable, format!("the answer of {place} cannot be understood"))
                     .with_hint(
                         "this server may have no STS there: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
                     )
-                    .with_source(self.source)
+                    .with_source(self.into_words())
             }
-            _ => self.into_error("", endpoint),
+            _ => {
+                let error = self.into_error("", endpoint);
+                let said = error.message().to_owned();
+                error.with_source(said)
+            }
         }
     }
 
     /// There is nothing to sign with.
     pub(super) fn no_credentials(source: BoxError) -> Self {
-        Self { cause: Cause::NoCredentials, source }
+        told_before(&*source).unwrap_or(Self { cause: Cause::NoCredentials, source })
     }
 
     /// The request cannot be sent as it is.
@@ -413,7 +434,8 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             format!("the storage denied access to the bucket `{bucket}` ({said})"),
             "the credentials need s3:GetObject and s3:ListBucket on this prefix, and s3:PutObject and \
              s3:DeleteObject to write",
-        ),
+        )
+        .forbidden(),
         (404, "NoSuchUpload") => error(
             ErrorKind::Conflict,
             format!("the upload is no longer there ({said})"),

@@ -8,7 +8,7 @@
 //! What is sent again, how often and when is what the SDK's standard mode does.
 
 use std::fmt;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
@@ -106,8 +106,10 @@ pub(super) struct Lean {
     limits: HttpConnectorSettings,
     /// What the credentials' cache wants to know.
     config: ConfigBag,
-    /// How many seconds the server's clock is ahead, when a signature was refused for that.
-    ahead: AtomicI64,
+    /// How many seconds the server's clock is ahead, when a signature was refused for that. All clients share it.
+    ahead: Arc<AtomicI64>,
+    /// How often credentials were refused: what was signed with before is not kept.
+    refusals: AtomicU64,
 }
 
 /// What the SDK's request told.
@@ -151,7 +153,7 @@ impl Lean {
         sdk: Client,
         bucket: &str,
         watcher: Watcher,
-        budget: Arc<Budget>,
+        (budget, ahead): (Arc<Budget>, Arc<AtomicI64>),
         (retries, timeouts): (&RetryConfig, &TimeoutConfig),
     ) -> Self {
         let mut limits = HttpConnectorSettings::builder();
@@ -168,7 +170,8 @@ impl Lean {
             max_attempts: retries.max_attempts(),
             limits: limits.build(),
             config: ConfigBag::of_layers(vec![layer]),
-            ahead: AtomicI64::new(0),
+            ahead,
+            refusals: AtomicU64::new(0),
         }
     }
 
@@ -248,6 +251,7 @@ impl Lean {
 
     /// What was signed with is not to be used again.
     pub(super) fn forget_credentials(&self) {
+        self.refusals.fetch_add(1, Ordering::AcqRel);
         if let Some(Some(learned)) = self.learned.get() {
             *learned.signer.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
@@ -264,6 +268,7 @@ impl Lean {
         {
             return Ok(signer.clone());
         }
+        let refusals = self.refusals.load(Ordering::Acquire);
         let cache = learned.components.identity_cache();
         let identity = cache
             .resolve_cached_identity(learned.identities.clone(), &learned.components, &self.config)
@@ -278,7 +283,10 @@ impl Lean {
         // The next look is a second away at most.
         let left = identity.expiration().map(|end| end.duration_since(now).unwrap_or_default());
         if left.is_none_or(|left| left > Duration::from_secs(1)) {
-            *learned.signer.write().unwrap_or_else(PoisonError::into_inner) = Some((second, signer.clone()));
+            let mut kept = learned.signer.write().unwrap_or_else(PoisonError::into_inner);
+            if self.refusals.load(Ordering::Acquire) == refusals {
+                *kept = Some((second, signer.clone()));
+            }
         }
         Ok(signer)
     }

@@ -8,7 +8,7 @@ use tracing::instrument;
 
 use super::clients::Clients;
 use super::send::Sending;
-use super::{Meta, Store, corrupt, etag_token, length};
+use super::{Meta, Passed, Store, corrupt, etag_token, length};
 use crate::entry::Depth;
 use crate::error::Result;
 use crate::mount::{KeyPrefix, ObjectKey};
@@ -41,9 +41,11 @@ const MAX_EMPTY_PAGES: u32 = 100;
 impl Store {
     /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
     pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
-        let clients = self.clients().await.map_err(|error| self.fail(error))?;
-        let request = clients.client.list_multipart_uploads().bucket(&*self.name).prefix(prefix.as_str());
-        let found = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
+        let send = |clients: &Clients| -> Sending<_, _> {
+            let request = clients.client.list_multipart_uploads();
+            Box::pin(request.bucket(&*clients.bucket).prefix(prefix.as_str()).send())
+        };
+        let found = self.plain(send).await.map_err(|error| self.fail(error))?;
         Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
     }
 }
@@ -164,9 +166,9 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
-        let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send))
-            .await
-            .map_err(|error| self.fail(error))?;
+        let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send)).await;
+        self.passed(&listed, Passed::List, &page);
+        let page = page.map_err(|error| self.fail(error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::new();

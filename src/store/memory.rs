@@ -1,7 +1,8 @@
 //! What a session may see of what the process remembers.
 //!
-//! A session with credentials of its own is answered from memory only about what its policy lets through, and only while
-//! it has credentials that hold. So a defect above this room finds nothing here that S3 would refuse.
+//! A session with credentials of its own is answered from memory only about prefixes of its policy from which S3 has answered the
+//! very credentials that it holds. So neither a defect above this room, nor a role that allows less than the policy, finds
+//! here what S3 would refuse.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,17 +25,13 @@ impl Memory {
         Self { cache, scope }
     }
 
-    /// Whether the scope covers all that a name is about: a key, a prefix, or several prefixes in a row.
-    fn is_covered(&self, name: &str) -> bool {
+    /// Whether S3 has let through all that a name is about: a key, a prefix, or several prefixes in a row.
+    fn is_open(&self, name: &str) -> bool {
         let Some(scope) = &self.scope else { return true };
         match name.split_once("\u{3}\u{3}") {
-            Some((prefixes, _)) => prefixes.split('\u{3}').all(|prefix| scope.covers(prefix)),
-            None => scope.covers(name.split(|c: char| c < ' ').next().unwrap_or_default()),
+            Some((prefixes, _)) => scope.is_proven(prefixes.split('\u{3}')),
+            None => scope.is_proven(name.split(|c: char| c < ' ').take(1)),
         }
-    }
-
-    fn is_open(&self, name: &str) -> bool {
-        self.scope.as_ref().is_none_or(|scope| self.is_covered(name) && scope.has_credentials())
     }
 
     /// Nobody waits for a request that is sent with the credentials of another.
@@ -64,7 +61,7 @@ impl Memory {
         value: Arc<T>,
         bytes: u64,
     ) {
-        if self.is_covered(name) {
+        if self.is_open(name) {
             self.cache.keep(name, owner, asked, value, bytes);
         }
     }

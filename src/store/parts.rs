@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
@@ -130,30 +131,38 @@ impl Store {
     pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
         let kept = properties.clone();
         let metadata = kept.history.put_into(&kept.metadata);
-        let client = self.clients().await.map_err(|error| self.fail(error))?.client.clone();
-        let (bucket, name) = (self.name.to_string(), key.as_str().to_owned());
-        let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
-        // A task of its own: were it dropped between request and answer, nobody would know the id.
-        let started = tokio::spawn(async move {
-            let _turn = gate.turn(&tenant).await;
+        let mut renewed = false;
+        let upload = loop {
+            let began = Instant::now();
+            let client = self.clients().await.map_err(|error| self.fail(error))?.client.clone();
             let request = client
                 .create_multipart_upload()
-                .bucket(&bucket)
-                .key(&name)
-                .set_content_type(kept.content_type)
-                .set_content_encoding(kept.content_encoding)
-                .set_content_language(kept.content_language)
-                .set_content_disposition(kept.content_disposition)
-                .set_cache_control(kept.cache_control)
-                .set_metadata(Some(metadata.into_iter().collect()));
-            let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
-            Ok::<_, Failure>(id.map(|id| Upload { client, bucket, key: name, id, open: true }))
-        });
-        let upload = match started.await {
-            Ok(Ok(upload)) => upload.ok_or_else(|| corrupt("the storage began an upload without an id"))?,
-            Ok(Err(failure)) => return Err(self.fail(failure)),
-            Err(error) => {
-                return Err(Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error));
+                .bucket(&*self.name)
+                .key(key.as_str())
+                .set_content_type(kept.content_type.clone())
+                .set_content_encoding(kept.content_encoding.clone())
+                .set_content_language(kept.content_language.clone())
+                .set_content_disposition(kept.content_disposition.clone())
+                .set_cache_control(kept.cache_control.clone())
+                .set_metadata(Some(metadata.clone().into_iter().collect()));
+            let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
+            let (bucket, name) = (self.name.to_string(), key.as_str().to_owned());
+            // A task of its own: were it dropped between request and answer, nobody would know the id.
+            let started = tokio::spawn(async move {
+                let _turn = gate.turn(&tenant).await;
+                let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
+                Ok::<_, Failure>(id.map(|id| Upload { client, bucket, key: name, id, open: true }))
+            });
+            match started.await {
+                Ok(Ok(Some(upload))) => break upload,
+                Ok(Ok(None)) => return Err(corrupt("the storage began an upload without an id")),
+                Ok(Err(failure)) if !renewed && self.are_renewed(&failure, began) => renewed = true,
+                Ok(Err(failure)) => return Err(self.fail(failure)),
+                Err(error) => {
+                    return Err(
+                        Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error)
+                    );
+                }
             }
         };
         Ok(Parts { upload, key: key.clone(), next: 1, done: Vec::new() })
@@ -171,8 +180,10 @@ impl Store {
     }
 
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
+        let mut renewed = false;
         let mut failures = 0;
         loop {
+            let began = Instant::now();
             let clients = self.clients().await.map_err(|error| self.fail(error))?;
             let sent = match source {
                 PartSource::Bytes(bytes) => {
@@ -218,8 +229,11 @@ impl Store {
                 }
                 Err(failure) => failure,
             };
+            if !renewed && self.are_renewed(&failure, began) {
+                renewed = true;
+                continue;
+            }
             failures += 1;
-            self.were_refused_credentials(&failure);
             // A part that is sent twice is the same part.
             let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
             if !again || failures >= self.max_attempts {

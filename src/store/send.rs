@@ -78,21 +78,41 @@ impl Store {
         let mut renewed = false;
         loop {
             let (bucket, clients) = (self.bucket.clone(), self.clients().await?);
-            let (tenant, send) = (tenant.clone(), send.clone());
+            let (tenant, send, sent) = (tenant.clone(), send.clone(), Instant::now());
             let answer =
                 self.gated_for(tenant, async move { bucket.prompt(pace, || send(&clients)).await }).await;
             match answer {
-                Err(failure) if !renewed && self.were_refused_credentials(&failure) => renewed = true,
+                Err(failure) if !renewed && self.are_renewed(&failure, sent) => renewed = true,
                 answer => return answer,
             }
         }
     }
 
-    /// Whether the storage no longer takes the session's credentials. They are forgotten then, and the next
-    /// request comes with others.
-    pub(super) fn were_refused_credentials(&self, failure: &Failure) -> bool {
+    /// Sends a request that is not sent again, but for credentials that the storage takes no longer.
+    pub(super) async fn plain<T, E>(
+        &self,
+        send: impl Fn(&Clients) -> Sending<T, E> + Send + Sync,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let mut renewed = false;
+        loop {
+            let (clients, sent) = (self.clients().await?, Instant::now());
+            match self.gated(send(&clients)).await.map_err(Failure::from) {
+                Err(failure) if !renewed && self.are_renewed(&failure, sent) => renewed = true,
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Whether the storage refused the session's credentials, and others are there or can be had: then nothing was
+    /// done, and the request may be sent again.
+    pub(super) fn are_renewed(&self, failure: &Failure, sent: Instant) -> bool {
         match &self.scope {
-            Some(scope) if failure.is_expired() => scope.forget_credentials(),
+            Some(scope) if failure.is_expired() => scope.forget_credentials(sent),
             _ => false,
         }
     }

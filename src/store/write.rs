@@ -16,7 +16,7 @@ use tracing::instrument;
 use super::clients::Clients;
 use super::failure::{Failure, Outcome};
 use super::history::{History, WriteId};
-use super::{Meta, Sending, Store, etag_header, etag_token};
+use super::{Meta, Passed, Sending, Store, etag_header, etag_token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -154,7 +154,9 @@ impl Store {
         let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
             Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(asked.as_str()).send())
         };
-        match Box::pin(self.prompt(key.as_str(), |paces| &paces.head, send)).await {
+        let answer = Box::pin(self.prompt(key.as_str(), |paces| &paces.head, send)).await;
+        self.passed(key.as_str(), Passed::Read, &answer);
+        match answer {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();
                 let history = History::take_from(&mut metadata);
@@ -191,6 +193,7 @@ impl Store {
         let mut lost: Option<Error> = None;
         // Whether a request may still be on its way: then a look tells what is, and not what will be.
         let mut under_way = false;
+        let mut renewed = false;
         let mut failures = 0;
         // Such a server was only asked about plain writes. What is left of the risk is the time between
         // two requests.
@@ -203,10 +206,15 @@ impl Store {
             }
         }
         loop {
+            let sent = Instant::now();
             let failure = match Box::pin(self.attempt(write, &condition)).await {
                 Attempt::Done(etag) => return Ok(Put::Done { etag }),
                 Attempt::Failed(failure) => failure,
             };
+            if !renewed && self.are_renewed(&failure, sent) {
+                renewed = true;
+                continue;
+            }
             failures += 1;
             let exhausted = failures >= self.max_attempts;
             under_way |= failure.may_be_under_way();
@@ -221,6 +229,9 @@ impl Store {
             };
             let reason = match (lost.take(), outcome) {
                 (None, Outcome::Condition) => return Ok(Put::Overtaken),
+                (None, Outcome::Refused) if self.has_gone(write, &condition, &failure).await? => {
+                    return Ok(Put::Overtaken);
+                }
                 (None, Outcome::Gone | Outcome::Refused) => return Err(self.fail(failure)),
                 (None, Outcome::NotDone) if exhausted => return Err(self.fail(failure)),
                 (None, Outcome::NotDone) => {
@@ -253,6 +264,18 @@ impl Store {
             }
             lost = Some(reason);
             pause(failures).await;
+        }
+    }
+
+    /// Whether S3 may have refused because the version that is to be overwritten, or the source of a copy, is not there.
+    async fn has_gone(&self, write: &Write<'_>, condition: &Condition, failure: &Failure) -> Result<bool> {
+        if matches!(condition, Condition::Version { .. }) && self.is_missing(write.key.key(), failure).await?
+        {
+            return Ok(true);
+        }
+        match &write.payload {
+            Payload::CopyOf { source, .. } => self.is_missing(source, failure).await,
+            _ => Ok(false),
         }
     }
 
@@ -349,11 +372,7 @@ impl Store {
     {
         match self.gated(async move { tokio::time::timeout(patience, request).await }).await {
             Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
-            Ok(Err(error)) => {
-                let failure = error.into();
-                self.were_refused_credentials(&failure);
-                Attempt::Failed(failure)
-            }
+            Ok(Err(error)) => Attempt::Failed(error.into()),
             Err(_) => Attempt::Failed(Failure::timed_out()),
         }
     }
@@ -379,6 +398,7 @@ impl Store {
         let _changing = self.changing([key]);
         let etag = version.etag.as_deref().unwrap_or_default();
         let mut lost = false;
+        let mut renewed = false;
         let mut failures = 0;
         loop {
             // Where a server may ignore the condition, it is looked at first: what is left of the risk is
@@ -398,6 +418,7 @@ impl Store {
                     Err(error) => return Err(error),
                 }
             }
+            let began = Instant::now();
             let sent = match self.clients().await {
                 Ok(clients) => {
                     let request = clients
@@ -414,6 +435,10 @@ impl Store {
                 Attempt::Done(_) => return Ok(true),
                 Attempt::Failed(failure) => failure,
             };
+            if !renewed && self.are_renewed(&failure, began) {
+                renewed = true;
+                continue;
+            }
             if conditional.supported && failure.is_not_implemented() {
                 self.forget_conditional_deletes();
                 continue;
@@ -428,6 +453,7 @@ impl Store {
                     // A 404 is as good as a deletion.
                     return Ok(failure.status() == Some(404));
                 }
+                Outcome::Refused if !lost && self.is_missing(key.key(), &failure).await? => return Ok(true),
                 Outcome::Refused if !lost => return Err(self.fail(failure)),
                 Outcome::NotDone if exhausted && !lost => return Err(self.fail(failure)),
                 Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),
@@ -448,9 +474,10 @@ impl Store {
         let objects: Vec<_> = keys.iter().filter_map(|key| object(key).ok()).collect();
         let internal = |e| Error::new(ErrorKind::Internal, "the request could not be built").with_source(e);
         let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(internal)?;
-        let clients = self.clients().await.map_err(|error| self.fail(error))?;
-        let request = clients.client.delete_objects().bucket(&*self.name).delete(delete);
-        let done = self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
+        let send = |clients: &Clients| -> Sending<_, _> {
+            Box::pin(clients.client.delete_objects().bucket(&*clients.bucket).delete(delete.clone()).send())
+        };
+        let done = self.plain(send).await.map_err(|error| self.fail(error))?;
         let errors = done.errors.unwrap_or_default();
         Ok(errors.first().map(|first| {
             let failure =
@@ -462,9 +489,10 @@ impl Store {
     /// Deletes one key, whatever it holds, by its name in the URL.
     pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
         let _changing = self.changing([key]);
-        let clients = self.clients().await.map_err(|error| self.fail(error))?;
-        let request = clients.client.delete_object().bucket(&*self.name).key(key.as_str());
-        self.gated(Box::pin(request.send())).await.map_err(|error| self.fail(error))?;
+        let send = |clients: &Clients| -> Sending<_, _> {
+            Box::pin(clients.client.delete_object().bucket(&*clients.bucket).key(key.as_str()).send())
+        };
+        self.plain(send).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
 
@@ -472,8 +500,10 @@ impl Store {
     /// cannot be. A server that does not mind makes the object, which is taken away again.
     #[instrument(level = "debug", skip_all, fields(key = probe.as_str()))]
     pub(crate) async fn honours_conditions(&self, probe: &WritableKey) -> Result<bool> {
+        let mut renewed = false;
         let mut failures = 0;
         loop {
+            let began = Instant::now();
             let clients = self.clients().await.map_err(|error| self.fail(error))?;
             let request = clients
                 .writer
@@ -490,6 +520,10 @@ impl Store {
                 }
                 Attempt::Failed(failure) => failure,
             };
+            if !renewed && self.are_renewed(&failure, began) {
+                renewed = true;
+                continue;
+            }
             failures += 1;
             match failure.outcome() {
                 // 404 and 412 both say that the condition was minded.

@@ -10,6 +10,8 @@ use skillfs::{
 };
 
 use crate::attempts::attempts;
+use tokio::sync::Notify;
+
 use crate::support::cloud::{Cloud, ROLE};
 use crate::support::session;
 
@@ -232,10 +234,11 @@ async fn credentials_that_s3_takes_no_longer_are_replaced() {
     }
     // A storage that takes none is no reason to ask for ever.
     old().await;
-    *cloud.rules.life.lock().unwrap() = Duration::from_millis(1);
+    cloud.rules.stillborn.store(true, Ordering::SeqCst);
     cloud.revoke();
     let error = backend.read("a.md").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("the session's own credentials"), "{error}");
     assert!(cloud.issued().len() <= calls + 4, "{}", cloud.issued().len());
 }
 
@@ -333,9 +336,9 @@ async fn sessions_of_one_tenant_share_what_they_know() {
     let (one, two) = (session("u1", "1", "k1"), session("u1", "2", "k1"));
     fs.session(&one).skills(None).await.unwrap();
     let second = fs.session(&two);
-    second.credentials().await.unwrap();
+    // Another scope, the same library: S3 is asked once, and then it is known.
+    assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     cloud.wire.take();
-    // Another scope, the same library.
     assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     assert!(cloud.wire.take().is_empty());
     // Grants are part of a scope, the order of libraries is not.
@@ -420,4 +423,251 @@ async fn administrators_use_the_credentials_of_the_process() {
     let backend = fs.session(&session("u1", "1", "k1"));
     assert_eq!(backend.skills(None).await.unwrap().list().len(), 1);
     assert_eq!(cloud.issued().len(), 1);
+}
+
+const AGED: Duration = Duration::from_millis(1200);
+
+/// The refusal of a request that was sent with the old credentials arrives when the new ones are there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_reads_that_are_refused_one_after_the_other_both_succeed() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    tokio::time::sleep(AGED).await;
+    cloud.revoke();
+    *cloud.rules.slow_refusal.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(300)));
+    let (fast, slow) = tokio::join!(backend.read("a.md"), backend.read("sub/b.md"));
+    fast.unwrap();
+    slow.unwrap();
+}
+
+/// The same race makes a shared library lose its index, for all tenants, silently.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_token_does_not_cost_a_library_its_index() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
+    fs.write_index(&library).await.unwrap();
+    let fs = cloud.fs(remembering).await;
+    let of = |user: &str| fs.session(&with_libraries(thread(user), &["acme"]));
+    of("1").read("a.md").await.unwrap();
+    tokio::time::sleep(AGED).await;
+    cloud.revoke();
+    *cloud.rules.slow_refusal.lock().unwrap() = Some(("index.json".to_owned(), Duration::from_millis(300)));
+    cloud.wire.take();
+    let first = of("1").skills(None).await;
+    assert!(first.is_ok(), "{first:?}");
+    // Another tenant, whose requests all succeed.
+    tokio::time::sleep(AGED).await;
+    let other = of("10");
+    other.credentials().await.unwrap();
+    let told = other.catalogue_version().await.unwrap();
+    assert_eq!(told, other.fresh().catalogue_version().await.unwrap());
+}
+
+/// What the role does not allow (tags, a bucket policy) is told from memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_not_served_to_whom_s3_refuses() {
+    let cloud = filled().await;
+    *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/".to_owned()));
+    let fs = cloud.fs(remembering).await;
+    let library = |user: &str| {
+        let user = Some(UserId::parse(user).unwrap());
+        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
+    };
+    let file = "/skills/law/deed/SKILL.md";
+    // Alone, it is refused.
+    assert_eq!(library("u2").read(file).await.unwrap_err().kind(), ErrorKind::Denied);
+    library("u1").read(file).await.unwrap();
+    let told = library("u2").read(file).await.map(|file| file.content);
+    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+}
+
+/// What one scope may not read (its index) is taken for missing by those who may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
+    fs.write_index(&library).await.unwrap();
+    let fs = cloud.fs(remembering).await;
+    *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/.skillfs/".to_owned()));
+    let of = |user: &str| {
+        let user = Some(UserId::parse(user).unwrap());
+        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
+    };
+    of("u2").skills(None).await.unwrap();
+    let other = of("u1");
+    other.credentials().await.unwrap();
+    let told = other.catalogue_version().await.unwrap();
+    assert_eq!(told, other.fresh().catalogue_version().await.unwrap());
+}
+
+/// A runtime that ends during a call of STS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_runtime_that_ends_during_a_call_does_not_end_the_scope() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(700);
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let theirs = backend.clone();
+    std::thread::spawn(move || {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(Duration::from_millis(200), theirs.read("a.md")).await.unwrap_err()
+        });
+        runtime.shutdown_background();
+    })
+    .join()
+    .unwrap();
+    *cloud.rules.sts_takes.lock().unwrap() = Duration::ZERO;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_writes_replace_refused_credentials_too() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    tokio::time::sleep(AGED).await;
+    cloud.revoke();
+    let mut answers = Vec::new();
+    for _ in 0..3 {
+        answers.push(backend.write("large.txt", vec![b'x'; 20 << 20]).await.map(drop));
+        tokio::time::sleep(AGED).await;
+    }
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+/// Credentials that have ended when they come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_come_too_late_are_no_storm() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::ZERO;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let mut last = None;
+    for _ in 0..20 {
+        last = backend.read("a.md").await.err();
+    }
+    let calls = fs.requests().assume_role;
+    assert!(calls < 10, "{calls} calls; {last:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warm_reads_renew_credentials_too() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(12);
+    let fs = cloud.fs(remembering).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    let go = Arc::new(Notify::new());
+    *cloud.rules.sts_waits.lock().unwrap() = Some(go.clone());
+    while fs.requests().assume_role < 2 {
+        backend.read("a.md").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // STS has not answered, and nobody waits for it.
+    for _ in 0..10 {
+        backend.read("a.md").await.unwrap();
+    }
+    go.notify_one();
+}
+
+/// An answer of STS that cannot be read is not printed with its secrets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_garbled_answer_of_sts_does_not_print_its_secrets() {
+    let cloud = filled().await;
+    cloud.rules.no_expiration.store(true, Ordering::SeqCst);
+    let fs = cloud.fs(|_| ()).await;
+    let error = fs.session(&session("u1", "1", "k1")).read("a.md").await.unwrap_err();
+    let (shown, debugged) = (error.to_string(), format!("{error:?}"));
+    assert!(!shown.contains("token-0"), "{shown}");
+    assert!(!debugged.contains("token-0"), "{debugged}");
+}
+
+/// `max_requests` bounds what is asked of S3, and nothing bounds what is asked of STS.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tenants_at_once_do_not_flood_sts() {
+    let cloud = Cloud::start().await;
+    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(2);
+    let fs = cloud.fs(|settings| settings.max_requests = 8).await;
+    let sessions: Vec<_> = (0..300).map(|tenant| fs.session(&thread(&format!("t{tenant}")))).collect();
+    for answer in join_all(sessions.iter().map(|backend| backend.exists("a.md"))).await {
+        answer.unwrap();
+    }
+    let most = cloud.wire.most_at_once();
+    assert!(most <= 64, "{most} at once");
+}
+
+/// The address of STS that the program sets goes before the environment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_address_of_sts_in_settings_goes_before_the_environment() {
+    let cloud = filled().await;
+    in_process(&cloud.wire.endpoint, "http://127.0.0.1:9", "us-east-1").await;
+    assert_eq!(cloud.issued().len(), 1);
+}
+
+/// What the two tests around it run, with an environment of their own. Without one it has nothing to do.
+#[tokio::test]
+async fn in_a_process_of_its_own() {
+    let Ok(task) = std::env::var("SKILLFS_TEST_TASK") else { return };
+    let settings =
+        Settings { credentials: Some(skillfs::StaticCredentials::new("A", "b")), ..Settings::new("bucket") };
+    if task == "connect" {
+        // Region and address by the AWS chain alone.
+        SkillFs::connect(&settings).await.unwrap();
+        return;
+    }
+    let role = Role { sts_endpoint_url: Some(task), ..Role::new(ROLE) };
+    let settings = Settings { role: Some(role), max_attempts: 1, ..settings };
+    SkillFs::connect(&settings).await.unwrap().session(&thread("1")).credentials().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_region_may_come_from_the_aws_chain_alone() {
+    for region in ["eu-south-2", ""] {
+        in_process("connect", "http://127.0.0.1:9", region).await;
+    }
+}
+
+/// Runs that test, with this task.
+async fn in_process(task: &str, endpoint: &str, region: &str) {
+    let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "roles::in_a_process_of_its_own", "--nocapture"])
+        .env("AWS_ENDPOINT_URL", endpoint)
+        .env("AWS_REGION", region)
+        .env("AWS_EC2_METADATA_DISABLED", "true")
+        .env("SKILLFS_TEST_TASK", task);
+    let done = command.output().await.unwrap();
+    let said = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+/// STS fails while a request waits for its turn: the error speaks of STS, and not of AWS_ACCESS_KEY_ID.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_error_is_about_sts_whenever_sts_fails() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(3);
+    *cloud.rules.slow_answer.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(3500)));
+    let fs = cloud
+        .fs(|settings| {
+            settings.max_attempts = 1;
+            settings.max_requests = 1;
+        })
+        .await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.credentials().await.unwrap();
+    let first = backend.clone();
+    let first = tokio::spawn(async move { first.read("sub/b.md").await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cloud.rules.sts_is_down.store(true, Ordering::SeqCst);
+    let error = backend.read("a.md").await.unwrap_err();
+    first.await.unwrap().unwrap();
+    assert!(error.to_string().contains("STS"), "{error}");
 }

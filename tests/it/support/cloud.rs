@@ -13,6 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use skillfs::embedded::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 use skillfs::{Role, Settings, SkillFs};
+use tokio::sync::Notify;
 
 use super::Bucket;
 use super::wire::{Reply, Request, Wire};
@@ -36,16 +37,28 @@ pub struct Rules {
     pub sts_is_down: AtomicBool,
     /// How long a call of STS takes.
     pub sts_takes: Mutex<Duration>,
+    /// STS answers when this says so.
+    pub sts_waits: Mutex<Option<Arc<Notify>>>,
     /// Keys that are answered with 403.
     pub forbidden: Mutex<HashSet<String>>,
     /// How many seconds the clock here is ahead.
     pub ahead: AtomicI64,
     /// Whether the process itself may do nothing but assume the role.
     pub own_may_nothing: AtomicBool,
+    /// Whether new credentials are taken by nobody.
+    pub stillborn: AtomicBool,
     /// Whether nobody minds the policies.
     pub is_open: AtomicBool,
     /// Requests to the storage on the credentials of the process.
     pub own: Mutex<Vec<Request>>,
+    /// Expired tokens are refused so much later in requests whose target contains this.
+    pub slow_refusal: Mutex<Option<(String, Duration)>>,
+    /// STS tells no time when its credentials end.
+    pub no_expiration: AtomicBool,
+    /// Requests whose target contains this are answered so much later.
+    pub slow_answer: Mutex<Option<(String, Duration)>>,
+    /// What the role's own policy denies: to sessions whose policy contains the first, keys below the second.
+    pub role_denies: Mutex<Option<(String, String)>>,
 }
 
 /// One answer of STS.
@@ -71,11 +84,17 @@ impl Cloud {
             refused: Mutex::default(),
             sts_is_down: AtomicBool::new(false),
             sts_takes: Mutex::default(),
+            sts_waits: Mutex::default(),
             forbidden: Mutex::default(),
             ahead: AtomicI64::new(0),
             own_may_nothing: AtomicBool::new(false),
+            stillborn: AtomicBool::new(false),
             is_open: AtomicBool::new(false),
             own: Mutex::default(),
+            slow_refusal: Mutex::default(),
+            role_denies: Mutex::default(),
+            no_expiration: AtomicBool::new(false),
+            slow_answer: Mutex::default(),
         });
         let (decide, name) = (rules.clone(), bucket.name.clone());
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| decide.decide(request, &name)).await;
@@ -108,8 +127,11 @@ impl Rules {
     fn decide(&self, request: &Request, bucket: &str) -> Reply {
         if request.method == "POST" && request.target == "/" {
             let takes = *self.sts_takes.lock().unwrap();
-            std::thread::sleep(takes);
-            return self.assume(request);
+            return match (self.assume(request), self.sts_waits.lock().unwrap().clone()) {
+                (Reply::Raw(bytes), Some(go)) => Reply::RawWhen(go, bytes),
+                (Reply::Raw(bytes), None) => Reply::RawAfter(takes, bytes),
+                (reply, _) => reply,
+            };
         }
         let Some(token) = request.header("x-amz-security-token") else {
             self.own.lock().unwrap().push(request.clone());
@@ -121,7 +143,14 @@ impl Rules {
         let number: usize = token.strip_prefix("token-").unwrap().parse().unwrap();
         let issued = self.issued.lock().unwrap()[number].clone();
         if Instant::now() >= issued.until {
-            return Reply::error(400, "ExpiredToken");
+            let refusal = Reply::error(400, "ExpiredToken");
+            let slow = self.slow_refusal.lock().unwrap();
+            return match (&*slow, refusal) {
+                (Some((part, pause)), Reply::Raw(bytes)) if request.target.contains(part) => {
+                    Reply::RawAfter(*pause, bytes)
+                }
+                (_, refusal) => refusal,
+            };
         }
         let wanted = wanted(request, bucket);
         assert!(!wanted.is_empty(), "what is asked for is not known: {}", request.head);
@@ -131,9 +160,18 @@ impl Rules {
         }
         let refused = wanted.iter().any(|(action, what)| {
             (*action == "s3:GetObject" && forbidden.contains(what))
+                || self.role_denies.lock().unwrap().as_ref().is_some_and(|(who, below)| {
+                    issued.policy.to_string().contains(who) && what.starts_with(below)
+                })
                 || !allows(&issued.policy, action, what, bucket)
         });
-        if refused { Reply::error(403, "AccessDenied") } else { Reply::Forward }
+        if refused {
+            return Reply::error(403, "AccessDenied");
+        }
+        match &*self.slow_answer.lock().unwrap() {
+            Some((part, pause)) if request.target.contains(part) => Reply::ForwardAfter(*pause),
+            _ => Reply::Forward,
+        }
     }
 
     fn assume(&self, request: &Request) -> Reply {
@@ -163,10 +201,12 @@ impl Rules {
         let life = *self.life.lock().unwrap();
         let ends = SystemTime::now() + life + Duration::from_secs(u64::try_from(ahead).unwrap());
         let ends = DateTime::from(ends).fmt(DateTimeFormat::DateTime).unwrap();
+        let ends = if self.no_expiration.load(Ordering::SeqCst) { "soon".to_owned() } else { ends };
         let mut issued = self.issued.lock().unwrap();
         let token = format!("token-{}", issued.len());
         let policy = serde_json::from_str(&policy).unwrap();
-        issued.push(Issued { form, policy, until: Instant::now() + life });
+        let taken = if self.stillborn.load(Ordering::SeqCst) { Duration::ZERO } else { life };
+        issued.push(Issued { form, policy, until: Instant::now() + taken });
         let body = format!(
             "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
              <AccessKeyId>{ACCESS_KEY_ID}</AccessKeyId><SecretAccessKey>{SECRET_ACCESS_KEY}</SecretAccessKey>\

@@ -57,6 +57,10 @@ pub enum Reply {
     ForwardHook(Hook),
     /// These bytes, then the end.
     Raw(Vec<u8>),
+    /// The same after a while.
+    RawAfter(Duration, Vec<u8>),
+    /// The same when the test says so.
+    RawWhen(Arc<Notify>, Vec<u8>),
     /// The connection is reset.
     Reset,
     /// Nothing, for as long as the client waits.
@@ -226,6 +230,14 @@ async fn reply(
     };
     match reply {
         Reply::Raw(bytes) => socket.write_all(&bytes).await?,
+        Reply::RawAfter(pause, bytes) => {
+            tokio::time::sleep(pause).await;
+            socket.write_all(&bytes).await?;
+        }
+        Reply::RawWhen(go, bytes) => {
+            go.notified().await;
+            socket.write_all(&bytes).await?;
+        }
         Reply::Reset => socket.set_zero_linger()?,
         Reply::Stall => std::future::pending().await,
         Reply::Forward => {

@@ -1,0 +1,213 @@
+//! STS: credentials with a policy for what a session reaches.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_sdk_sts::operation::assume_role::AssumeRoleOutput;
+use aws_sdk_sts::types::Tag;
+use tokio::sync::Semaphore;
+
+use super::failure::Failure;
+use super::intercept::ServerClock;
+use super::scope::{Granted, Proof, ScopeId, SessionCredentials};
+use crate::config::Role;
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::mount::Reach;
+use crate::policy::{self, MOST_CHARACTERS, Place};
+
+/// Credentials are renewed so long before they end, and earlier for some, so that not all are renewed at once.
+const MARGIN: Duration = Duration::from_secs(5 * 60);
+/// They are not used for this last part of their life: a request must arrive before they end.
+const LAST: Duration = Duration::from_secs(10);
+/// What does not hold for so long is of no use.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// The most tags that STS takes.
+const MOST_TAGS: usize = 50;
+/// The most calls at once: an account may make some hundred a second, and others make them, too.
+pub(super) const MOST_CALLS: usize = 32;
+
+/// STS, and what it is asked for.
+#[derive(Debug)]
+pub(super) struct Sts {
+    pub(super) client: aws_sdk_sts::Client,
+    pub(super) clock: ServerClock,
+    pub(super) role: Role,
+    pub(super) bucket: Arc<str>,
+    pub(super) endpoint: Option<String>,
+    pub(super) calls: Semaphore,
+}
+
+impl Sts {
+    pub(super) async fn assume(&self, id: ScopeId, reach: &[Reach]) -> Result<Granted> {
+        let role = &self.role;
+        let policy = self.policy(reach)?;
+        let tags = if role.session_tags { Some(tags(reach)?) } else { None };
+        let session_name = format!("skillfs-{id}");
+        // Whoever waits here for long was asked to come back by nobody: the call itself has a time limit.
+        let _call = self.calls.acquire().await;
+        let asked = Instant::now();
+        let request = self
+            .client
+            .assume_role()
+            .role_arn(&role.arn)
+            .role_session_name(&session_name)
+            .policy(policy)
+            .set_tags(tags)
+            .set_external_id(role.external_id.clone())
+            .duration_seconds(i32::try_from(role.duration.as_secs()).unwrap_or(3600));
+        // Boxed: the SDK's futures are large.
+        let answer = Box::pin(request.send()).await.map_err(|error| self.refused(error.into()))?;
+        self.granted(answer, session_name, asked, (id, reach))
+    }
+
+    /// The policy, as long as STS takes it.
+    fn policy(&self, reach: &[Reach]) -> Result<String> {
+        let Role { kms, compact_policy: compact, .. } = self.role;
+        let place = Place { partition: self.role.partition(), bucket: &self.bucket, kms, compact };
+        let policy = policy::of_session(place, reach).ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "the session has no mounts, so there is nothing to ask credentials for",
+            )
+            .with_hint("name a user, a thread, a ticket or a library")
+        })?;
+        if policy.len() <= MOST_CHARACTERS {
+            return Ok(policy);
+        }
+        let libraries = reach.iter().filter(|reach| matches!(reach, Reach::Library { .. })).count();
+        let shorter = policy::of_session(Place { compact: true, ..place }, reach)
+            .filter(|text| text.len() <= MOST_CHARACTERS);
+        let hint = match shorter {
+            Some(_) if !compact => {
+                "set `compact_policy` (`--role-with compact`), which fits: with the role of the Terraform module it allows the same; or name fewer libraries"
+            }
+            _ => "name fewer libraries in one session",
+        };
+        let message = format!(
+            "the policy of a session with {libraries} libraries has {} characters, and STS takes {MOST_CHARACTERS}",
+            policy.len()
+        );
+        Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint))
+    }
+
+    fn granted(
+        &self,
+        answer: AssumeRoleOutput,
+        session_name: String,
+        asked: Instant,
+        (id, reach): (ScopeId, &[Reach]),
+    ) -> Result<Granted> {
+        let unusable = || {
+            Error::new(ErrorKind::Corrupt, "STS answered without credentials")
+                .with_hint("check the address of STS")
+        };
+        let given = answer.credentials.ok_or_else(unusable)?;
+        let expires = SystemTime::try_from(given.expiration).map_err(|_| unusable())?;
+        // By its own clock: ours may be off.
+        let now = self.clock.now().unwrap_or_else(SystemTime::now);
+        let life = expires.duration_since(now).unwrap_or_default();
+        if life < SHORTEST {
+            return Err(Error::new(ErrorKind::Unavailable, "STS gave credentials that have ended already")
+                .with_hint("look at the clock of the server that answers as STS"));
+        }
+        let margin = MARGIN.min(life / 4);
+        // Up to twice as early.
+        let early = margin + margin * u32::from(id.first_byte()) / 255;
+        tracing::debug!(scope = %id, ?life, "credentials of a session");
+        Ok(Granted {
+            credentials: SessionCredentials {
+                access_key_id: given.access_key_id,
+                secret_access_key: given.secret_access_key,
+                session_token: given.session_token,
+                expires,
+                session_name,
+            },
+            asked,
+            renew: asked + life.saturating_sub(early),
+            until: asked + life.saturating_sub(LAST.min(life / 10)),
+            proofs: Proof::of_none(reach),
+        })
+    }
+
+    fn refused(&self, failure: Failure) -> Error {
+        let arn = shorten(&self.role.arn);
+        let (code, message) = failure.said();
+        let said = if message.is_empty() { code.to_owned() } else { format!("{code}: {}", shorten(message)) };
+        let told =
+            |kind, what: &str, hint: &str| Error::new(kind, format!("{what} ({said})")).with_hint(hint);
+        let error = match code {
+            "AccessDenied" | "AccessDeniedException" => told(
+                ErrorKind::Denied,
+                &format!("STS refuses to let this process assume the role `{arn}` for the session"),
+                "the role's trust policy must name the role or user that this process runs on (`agent_principal_arns` of the Terraform module), with `sts:TagSession` for tags; an external id must match",
+            ),
+            "MalformedPolicyDocument" | "MalformedPolicyDocumentException" => told(
+                ErrorKind::Internal,
+                "STS cannot read the session's policy",
+                "this looks like a defect; please report it",
+            ),
+            "PackedPolicyTooLarge" | "PackedPolicyTooLargeException" => told(
+                ErrorKind::InvalidInput,
+                "the session's policy and tags are too large for STS",
+                "name fewer libraries in one session, or set `compact_policy` (`--role-with compact`)",
+            ),
+            "ValidationError" => told(
+                ErrorKind::InvalidInput,
+                &format!("STS does not take the request for the role `{arn}`"),
+                "see that the role's duration is no longer than the role allows (one hour, when this process runs on a role itself)",
+            ),
+            "RegionDisabledException" => told(
+                ErrorKind::Denied,
+                "STS is not activated in this region",
+                "activate it in the account's settings of IAM, or set another region",
+            ),
+            _ => return failure.into_sts_error(self.endpoint.as_deref()),
+        };
+        error.with_source(failure.into_words())
+    }
+}
+
+/// What the role's own policy reads: who the session is.
+fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
+    let mut tags: Vec<(String, &str)> = Vec::new();
+    let mut libraries = 0;
+    for reach in reach {
+        let (name, id) = match reach {
+            Reach::Below { prefix, .. } => match prefix.trim_end_matches('/').split_once('/') {
+                Some(("threads", id)) => ("thread".to_owned(), id),
+                Some(("tickets", id)) => ("ticket".to_owned(), id),
+                _ => continue,
+            },
+            Reach::Library { home } => match home.trim_end_matches('/').split_once('/') {
+                Some((_, library)) => {
+                    libraries += 1;
+                    (format!("library{libraries}"), library)
+                }
+                None => ("user".to_owned(), home.trim_end_matches('/')),
+            },
+        };
+        tags.push((name, id));
+    }
+    if tags.len() > MOST_TAGS {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("the session needs {} tags, and STS takes {MOST_TAGS}", tags.len()),
+        )
+        .with_hint("name fewer libraries in one session"));
+    }
+    let internal = |error| Error::new(ErrorKind::Internal, "a tag could not be built").with_source(error);
+    tags.into_iter()
+        .map(|(name, id)| {
+            if let Some(strange) =
+                id.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c)))
+            {
+                return Err(Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("AWS takes no `{strange}` in a session tag, and the {name} is `{}`", shorten(id)),
+                )
+                .with_hint("use the session policy alone, without `session_tags` (`--role-with tags`)"));
+            }
+            Tag::builder().key(name).value(id).build().map_err(internal)
+        })
+        .collect()
+}
