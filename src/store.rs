@@ -271,6 +271,15 @@ impl Store {
         }
     }
 
+    /// The same for one that is about a key: where S3 forbids it, memory does, too.
+    fn fail_at(&self, key: &str, how: Passed, failure: Failure) -> Error {
+        let error = self.fail(failure);
+        if let Some(scope) = self.scope.as_ref().filter(|_| error.is_forbidden()) {
+            scope.refused(key, how);
+        }
+        error
+    }
+
     /// S3 has answered about a key, and not refused: what is known of it may be told.
     fn passed<T>(&self, key: &str, how: Passed, answer: &Result<T, Failure>) {
         if let Some(scope) = &self.scope
@@ -339,7 +348,7 @@ impl Store {
             }
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
             Err(failure) if self.is_missing(key, &failure).await? => Ok(Fetched::Missing),
-            Err(failure) => Err(self.fail(failure)),
+            Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
     }
 

@@ -168,7 +168,7 @@ impl Store {
         };
         let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send)).await;
         self.passed(&listed, Passed::List, &page);
-        let page = page.map_err(|error| self.fail(error))?;
+        let page = page.map_err(|error| self.fail_at(&listed, Passed::List, error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::new();

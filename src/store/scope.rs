@@ -240,10 +240,21 @@ impl Scope {
 
     /// S3 has let something through.
     pub(super) fn passed(&self, key: &str, how: Passed) {
+        self.prove(key, how, true);
+    }
+
+    /// S3 has refused something: what is known of the like is not told either.
+    pub(super) fn refused(&self, key: &str, how: Passed) {
+        self.prove(key, how, false);
+    }
+
+    fn prove(&self, key: &str, how: Passed, is: bool) {
         let Some(covered) = self.covered(key) else { return };
         let Some(granted) = self.scopes.passes.get(&self.id).and_then(|pass| pass.held()) else { return };
         let Some(proof) = granted.proofs.get(covered.reach) else { return };
         let proof = match how {
+            // What lies beside a library is not listed by sessions.
+            Passed::List if covered.is_beside() => return,
             Passed::List => &proof.listed,
             Passed::Read | Passed::Missing if covered.is_beside() => &proof.beside,
             Passed::Read => &proof.read,
@@ -251,8 +262,8 @@ impl Scope {
             Passed::Missing => return,
         };
         // Written only when it changes: all who read share it.
-        if !proof.load(Ordering::Relaxed) {
-            proof.store(true, Ordering::Relaxed);
+        if proof.load(Ordering::Relaxed) != is {
+            proof.store(is, Ordering::Relaxed);
         }
     }
 

@@ -179,7 +179,7 @@ impl Store {
             }
             Err(failure) if failure.is_missing_head() => Ok(None),
             Err(failure) if self.is_missing(key, &failure).await? => Ok(None),
-            Err(failure) => Err(self.fail(failure)),
+            Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
     }
 

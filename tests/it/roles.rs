@@ -22,6 +22,12 @@ fn with_libraries(mut session: Session, libraries: &[&str]) -> Session {
     session
 }
 
+/// A user who sees the library `acme`, too.
+fn of_acme(user: &str) -> Session {
+    let user = Some(UserId::parse(user).unwrap());
+    with_libraries(Session { user, ..Session::default() }, &["acme"])
+}
+
 fn thread(id: &str) -> Session {
     Session { thread: Some(ThreadId::parse(id).unwrap()), ..Session::default() }
 }
@@ -293,10 +299,7 @@ async fn the_clock_of_this_machine_does_not_end_credentials() {
 async fn memory_is_not_served_to_whom_sts_refuses() {
     let cloud = filled().await;
     let fs = cloud.fs(remembering).await;
-    let library = |user: &str| {
-        let user = Some(UserId::parse(user).unwrap());
-        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
-    };
+    let library = |user: &str| fs.session(&of_acme(user));
     let file = "/skills/law/deed/SKILL.md";
     library("u1").read(file).await.unwrap();
     library("u1").skills(None).await.unwrap();
@@ -472,16 +475,18 @@ async fn memory_is_not_served_to_whom_s3_refuses() {
     let cloud = filled().await;
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/".to_owned()));
     let fs = cloud.fs(remembering).await;
-    let library = |user: &str| {
-        let user = Some(UserId::parse(user).unwrap());
-        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
-    };
+    let library = |user: &str| fs.session(&of_acme(user));
     let file = "/skills/law/deed/SKILL.md";
     // Alone, it is refused.
     assert_eq!(library("u2").read(file).await.unwrap_err().kind(), ErrorKind::Denied);
     library("u1").read(file).await.unwrap();
     let told = library("u2").read(file).await.map(|file| file.content);
     assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+    // What was allowed, and is no longer.
+    *cloud.rules.role_denies.lock().unwrap() = Some(("/u1/".to_owned(), "shared/acme/".to_owned()));
+    library("u1").read(file).await.unwrap();
+    assert!(library("u1").fresh().read(file).await.is_err());
+    assert_eq!(library("u1").read(file).await.unwrap_err().kind(), ErrorKind::Denied);
 }
 
 /// What one scope may not read (its index) is taken for missing by those who may.
@@ -493,10 +498,7 @@ async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
     fs.write_index(&library).await.unwrap();
     let fs = cloud.fs(remembering).await;
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/.skillfs/".to_owned()));
-    let of = |user: &str| {
-        let user = Some(UserId::parse(user).unwrap());
-        fs.session(&with_libraries(Session { user, ..Session::default() }, &["acme"]))
-    };
+    let of = |user: &str| fs.session(&of_acme(user));
     of("u2").skills(None).await.unwrap();
     let other = of("u1");
     other.credentials().await.unwrap();
