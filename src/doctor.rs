@@ -177,7 +177,7 @@ impl Line {
     }
 
     fn note_error(&mut self, error: &Error) {
-        self.broken |= matches!(error.kind(), ErrorKind::Timeout);
+        self.broken |= matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable);
     }
 }
 

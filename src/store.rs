@@ -48,7 +48,7 @@ pub(crate) use self::memory::Memory;
 pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{LastWork, PartSource, Parts};
 pub use self::scope::SessionCredentials;
-use self::scope::{Passed, Scope, Scopes};
+use self::scope::{Granted, Passed, Scope, Scopes};
 use self::send::{Paces, Sending};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::cache::Cache;
@@ -246,13 +246,24 @@ impl Store {
 
     /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
     /// missing key may look like. A listing tells; one request.
-    async fn is_missing(&self, key: &ObjectKey, failure: &Failure) -> Result<bool> {
+    async fn is_missing(
+        &self,
+        granted: Option<&Arc<Granted>>,
+        key: &ObjectKey,
+        failure: &Failure,
+    ) -> Result<bool> {
         let Some(scope) = self.scope.as_ref().filter(|_| failure.may_mean_missing()) else {
             return Ok(false);
         };
-        let missing = !self.lists(key).await?;
-        if missing {
-            scope.passed(key.as_str(), Passed::Missing);
+        // Both are refused.
+        let closed = |error: &Error| {
+            if error.is_forbidden() {
+                scope.refused(key.as_str(), Passed::Read);
+            }
+        };
+        let missing = !self.lists(key).await.inspect_err(closed)?;
+        if let Some(granted) = granted.filter(|_| missing) {
+            scope.passed(granted, key.as_str(), Passed::Missing);
         }
         Ok(missing)
     }
@@ -280,12 +291,22 @@ impl Store {
         error
     }
 
-    /// S3 has answered about a key, and not refused: what is known of it may be told.
-    fn passed<T>(&self, key: &str, how: Passed, answer: &Result<T, Failure>) {
-        if let Some(scope) = &self.scope
+    /// What a request is going to be sent with, where the session has credentials of its own.
+    async fn granted(&self) -> Result<Option<Arc<Granted>>> {
+        match &self.scope {
+            None => Ok(None),
+            // Boxed: all others would carry it.
+            Some(scope) => Box::pin(scope.granted()).await.map(Some),
+        }
+    }
+
+    /// S3 has answered about a key, and not refused: what is known of it may be told to whom these credentials
+    /// were given.
+    fn passed<T>(&self, granted: Option<&Arc<Granted>>, key: &str, how: Passed, answer: &Result<T, Failure>) {
+        if let (Some(scope), Some(granted)) = (&self.scope, granted)
             && answer.as_ref().err().is_none_or(Failure::is_no_refusal)
         {
-            scope.passed(key, how);
+            scope.passed(granted, key, how);
         }
     }
 
@@ -332,8 +353,9 @@ impl Store {
     /// One GetObject; the body may send more, to go on where a connection broke.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str(), ?range))]
     pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, expect: Expect<'_>) -> Result<Fetched> {
+        let granted = self.granted().await?;
         let answer = self.send_get(key, range, expect).await;
-        self.passed(key.as_str(), Passed::Read, &answer);
+        self.passed(granted.as_ref(), key.as_str(), Passed::Read, &answer);
         match answer {
             Ok(response) => {
                 let (meta, properties, body) = Self::received(key, range, response)?;
@@ -347,7 +369,7 @@ impl Store {
                 Ok(Fetched::Changed)
             }
             Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
-            Err(failure) if self.is_missing(key, &failure).await? => Ok(Fetched::Missing),
+            Err(failure) if self.is_missing(granted.as_ref(), key, &failure).await? => Ok(Fetched::Missing),
             Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
     }

@@ -43,7 +43,9 @@ pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Line
     if told("no-index").is_some() {
         // Readers take one that is refused for none.
         let (store, key) = (backend.store(), library.index());
-        if let Err(Trouble { reason: Reason::Refused, .. }) = store.try_read(key.key()).await {
+        // One that is not there may look refused to those who may list prefixes only; a listing tells.
+        let refused = matches!(store.try_read(key.key()).await, Err(Trouble { reason: Reason::Refused, .. }));
+        if refused && !(store.is_confined() && matches!(store.lists(key.key()).await, Ok(false))) {
             let allow = arn(store, library.records().as_str());
             return Check::warning(NAME, format!("`{}` may not be read, or is not there", key.as_str()))
                 .fix(format!("allow s3:GetObject on {allow}; if it is, {write}"));

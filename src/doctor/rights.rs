@@ -4,7 +4,7 @@ use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, shell};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ThreadId;
-use crate::mount::{Access, Library, Mounts, Session, WritableKey};
+use crate::mount::{Access, Grants, Library, Mounts, Session, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{LastWork, Reason, Store, Trouble, WriteId};
 
@@ -218,7 +218,18 @@ pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool
         Some(false) => return Check::skipped(NAME, "writing does not work"),
         Some(true) => {}
     }
-    match backend.capabilities().await {
+    // In a task of its own: who goes away in between leaves nothing behind.
+    let (asking, last) = (backend.clone(), LastWork::new());
+    let asked = tokio::spawn(async move {
+        let can = asking.capabilities().await;
+        drop(last);
+        can
+    });
+    let cut_off = |error| {
+        Err(Error::new(ErrorKind::Internal, "looking whether conditions are minded failed")
+            .with_source(error))
+    };
+    match asked.await.unwrap_or_else(cut_off) {
         Ok(can) if can.conditional_writes => Check::good(NAME, MINDED),
         Ok(_) => Check::warning(
             NAME,
@@ -245,22 +256,28 @@ pub(super) async fn confinement(store: &Store, session: &Session, confined: bool
         )
         .fix("`--role-arn ARN`, see terraform/README.md");
     }
-    let Trespasses { mut allowed, unclear, left } = match trespass(store, session, line).await {
+    let Trespasses { mut allowed, unclear, left, perhaps_left } = match trespass(store, session, line).await {
         Ok(trespasses) => trespasses,
         Err(error) => return Check::failed(NAME, &error),
     };
     if !allowed.is_empty() {
         allowed.extend(left.iter().map(|key| format!("`{}` is left behind", key.as_str())));
+        allowed.extend(perhaps_left.iter().map(|key| format!("`{}` may be left behind", key.as_str())));
         let mut fix = "narrow the role and its session policy: see terraform/README.md".to_owned();
-        for key in &left {
+        for key in left.iter().chain(&perhaps_left) {
             fix += &format!("; then {}", remove(store, key));
         }
         return Check::wrong(NAME, format!("broken: {}", allowed.join("; "))).fix(fix);
     }
     match unclear {
         Some(error) => {
-            let check = Check::warning(NAME, format!("cannot be told: {}", error.message()));
-            Check { fix: error.hint().map(str::to_owned), ..check }
+            let mut found = format!("cannot be told: {}", error.message());
+            let mut fix = error.hint().map(str::to_owned);
+            for key in &perhaps_left {
+                found += &format!("; `{}` may be left behind", key.as_str());
+                fix = Some([fix.as_deref().unwrap_or_default(), &remove(store, key)].join("; then "));
+            }
+            Check { fix, ..Check::warning(NAME, found) }
         }
         None => Check::good(
             NAME,
@@ -278,6 +295,8 @@ struct Trespasses {
     unclear: Option<Error>,
     /// What was made, and could not be deleted.
     left: Vec<WritableKey>,
+    /// What may have been.
+    perhaps_left: Vec<WritableKey>,
 }
 
 impl Trespasses {
@@ -299,7 +318,11 @@ impl Trespasses {
                 self.allowed.push(what.to_owned());
                 self.left.push(key);
             }
-            Probed::Not(trouble) | Probed::Lost(trouble) => self.note::<()>(what, Err(trouble), line),
+            Probed::Not(trouble) => self.note::<()>(what, Err(trouble), line),
+            Probed::Lost(trouble) => {
+                self.perhaps_left.push(key);
+                self.note::<()>(what, Err(trouble), line);
+            }
         }
     }
 }
@@ -325,11 +348,29 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
     if !line.broken {
         found.write(store, "it may write to another thread", other, line).await;
     }
-    let own = session.user.clone().map(Library::User);
-    let library = own.or_else(|| session.libraries.first().cloned().map(Library::Shared));
-    if let (Some(library), false) = (library, line.broken) {
-        let what = format!("it may write below `{}`", library.records().as_str());
-        found.write(store, &what, library.probe_named(&probe_name()?[1..]), line).await;
+    // What the session itself sees, and is not to change.
+    let libraries = session.user.clone().map(Library::User);
+    let libraries = libraries.into_iter().chain(session.libraries.iter().cloned().map(Library::Shared));
+    let mut closed = Vec::new();
+    for library in libraries {
+        let records = format!("it may write below `{}`", library.records().as_str());
+        closed.push((records, library.probe_named(&probe_name()?[1..])));
+        let (_, file) = library.file(&probe_name()?)?;
+        closed.push((format!("it may write to {library}"), file));
+    }
+    let grants = Grants { workspace: Access::ReadWrite, ticket: Access::ReadWrite };
+    let granted = Mounts::of(&Session { grants, ..session.clone() });
+    for mount in Mounts::of(session).iter() {
+        if mount.access() == Access::ReadOnly
+            && let Ok(target) = granted.target(mount.path())
+        {
+            closed.push((format!("it may write to `{}`", mount.path()), target.probe(&probe_name()?)));
+        }
+    }
+    for (what, key) in closed {
+        if !line.broken {
+            found.write(store, &what, key, line).await;
+        }
     }
     Ok(found)
 }
@@ -391,7 +432,7 @@ mod tests {
         let (check, requests) = confined(|_| None).await;
         assert_eq!((check.verdict, check.fix), (Verdict::Good, None));
         let operations: Vec<_> = requests.iter().map(|r| r.split(' ').next().unwrap()).collect();
-        assert_eq!(operations, ["LIST", "LIST", "GET", "PUT", "PUT"]);
+        assert_eq!(operations, ["LIST", "LIST", "GET", "PUT", "PUT", "PUT"]);
         assert!(requests[0].contains("prefix=threads%2F") && !requests[2].contains("threads/t1/"));
         assert!(requests[4].contains("/acme/ana/.skillfs/skillfs-doctor-"), "{requests:?}");
     }
@@ -403,13 +444,15 @@ mod tests {
         let all: Decide = |r| (r.operation() == "LIST" && !r.target.contains("threads")).then(accepted);
         let reads: Decide = |r| (r.operation() == "GET").then(|| Reply::error(404, "NoSuchKey"));
         let threads: Decide = |r| (r.target.contains("/threads/") && r.method != "GET").then(accepted);
-        let library: Decide = |r| r.target.contains("/ana/").then(accepted);
+        let beside: Decide = |r| r.target.contains("/ana/.skillfs/").then(accepted);
+        let library: Decide = |r| r.target.contains("/ana/skills/").then(accepted);
         for (decide, what, deletes) in [
             (lists, "it may list `threads/`", 0),
             (all, "it may list the whole bucket", 0),
             (reads, "it may read in another thread", 0),
             (threads, "it may write to another thread", 1),
-            (library, "it may write below `ana/.skillfs/`", 1),
+            (beside, "it may write below `ana/.skillfs/`", 1),
+            (library, "it may write to the library of user `ana`", 1),
         ] {
             let (check, requests) = confined(decide).await;
             assert_eq!((check.verdict, check.found), (Verdict::Wrong, format!("broken: {what}")));
@@ -422,9 +465,9 @@ mod tests {
     async fn what_a_broken_confinement_left_behind_is_named() {
         let (check, _) = confined(|r| (r.method == "PUT").then(accepted)).await;
         assert_eq!(check.verdict, Verdict::Wrong);
-        assert_eq!(check.found.matches("is left behind").count(), 2, "{}", check.found);
+        assert_eq!(check.found.matches("is left behind").count(), 3, "{}", check.found);
         let fix = check.fix.unwrap();
-        assert_eq!(fix.matches(" s3 rm s3://acme/").count(), 2, "{fix}");
+        assert_eq!(fix.matches(" s3 rm s3://acme/").count(), 3, "{fix}");
     }
 
     #[tokio::test]
@@ -434,5 +477,20 @@ mod tests {
         assert_eq!(check.verdict, Verdict::Warning, "{}", check.found);
         let (check, requests) = confined(|_| Some(Reply::Reset)).await;
         assert_eq!((check.verdict, requests.len()), (Verdict::Warning, 1), "{}", check.found);
+    }
+
+    #[tokio::test]
+    async fn what_may_be_left_behind_by_a_trespass_is_named() {
+        // The answer to a write is lost, and deleting is refused.
+        let (check, requests) = confined(|r| (r.method == "PUT").then_some(Reply::Reset)).await;
+        let said = format!("{} {}", check.found, check.fix.unwrap_or_default());
+        assert!(said.contains("skillfs-doctor-"), "{said:?} {requests:?}");
+    }
+
+    #[tokio::test]
+    async fn writing_to_the_skills_of_a_library_is_tried() {
+        let (check, requests) =
+            confined(|r| (r.method != "GET" && r.target.contains("/ana/skills/")).then(accepted)).await;
+        assert_eq!(check.verdict, Verdict::Wrong, "{} {requests:?}", check.found);
     }
 }

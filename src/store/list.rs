@@ -135,7 +135,7 @@ impl Listed {
 
 impl Store {
     /// Whether a listing shows a key. One request.
-    pub(super) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
+    pub(crate) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
         let page = self.list(key.as_str(), Depth::All, Some(1), None, None).await?;
         Ok(page.items.first().is_some_and(|item| item.key() == key.as_str()))
     }
@@ -166,8 +166,9 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
+        let granted = self.granted().await?;
         let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send)).await;
-        self.passed(&listed, Passed::List, &page);
+        self.passed(granted.as_ref(), &listed, Passed::List, &page);
         let page = page.map_err(|error| self.fail_at(&listed, Passed::List, error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };

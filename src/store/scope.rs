@@ -238,27 +238,34 @@ impl Scope {
         })
     }
 
-    /// S3 has let something through.
-    pub(super) fn passed(&self, key: &str, how: Passed) {
-        self.prove(key, how, true);
+    /// The credentials that the next request goes with, or older ones than those.
+    pub(super) async fn granted(&self) -> Result<Arc<Granted>> {
+        self.pass().present().await.map_err(|error| Error::shared(&error))
+    }
+
+    /// S3 has let something through, with these credentials.
+    pub(super) fn passed(&self, granted: &Granted, key: &str, how: Passed) {
+        self.prove(granted, key, how, true);
     }
 
     /// S3 has refused something: what is known of the like is not told either.
     pub(super) fn refused(&self, key: &str, how: Passed) {
-        self.prove(key, how, false);
+        if let Some(granted) = self.scopes.passes.get(&self.id).and_then(|pass| pass.holding()) {
+            self.prove(&granted, key, how, false);
+        }
     }
 
-    fn prove(&self, key: &str, how: Passed, is: bool) {
+    fn prove(&self, granted: &Granted, key: &str, how: Passed, is: bool) {
         let Some(covered) = self.covered(key) else { return };
-        let Some(granted) = self.scopes.passes.get(&self.id).and_then(|pass| pass.held()) else { return };
         let Some(proof) = granted.proofs.get(covered.reach) else { return };
         let proof = match how {
             // What lies beside a library is not listed by sessions.
             Passed::List if covered.is_beside() => return,
             Passed::List => &proof.listed,
-            Passed::Read | Passed::Missing if covered.is_beside() => &proof.beside,
+            Passed::Read if covered.is_beside() => &proof.beside,
             Passed::Read => &proof.read,
-            // Whether others may be read, it does not tell.
+            // In a mount that is the session's own. Of a library it does not tell whether others may be read.
+            Passed::Missing if !covered.library => &proof.read,
             Passed::Missing => return,
         };
         // Written only when it changes: all who read share it.
@@ -288,8 +295,7 @@ impl Scope {
     }
 
     pub(super) async fn credentials(&self) -> Result<SessionCredentials> {
-        let granted = self.pass().present().await.map_err(|error| Error::shared(&error))?;
-        Ok(granted.credentials.clone())
+        Ok(self.granted().await?.credentials.clone())
     }
 
     /// The storage refused the credentials of a request that was sent then. `false` when those that there are now are
@@ -406,7 +412,13 @@ impl Pass {
             match &answer {
                 Ok(granted) => {
                     asking.failed = None;
-                    *pass.granted.write().unwrap_or_else(PoisonError::into_inner) = Some(granted.clone());
+                    let clients = pass.clients.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+                    let mut held = pass.granted.write().unwrap_or_else(PoisonError::into_inner);
+                    *held = Some(granted.clone());
+                    // While nobody can see them: what is sent from now on is signed with them.
+                    if let Some(clients) = clients {
+                        clients.lean.forget_credentials();
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(scope = %pass.id, "no credentials for a session: {}", error.message());
@@ -468,6 +480,7 @@ impl ProvideCredentials for Provider {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 impl Scope {
     /// As if STS had answered, and S3 let everything through.
     pub(super) fn hold_some(&self) {
@@ -482,9 +495,10 @@ impl Scope {
         let proofs = Proof::of_none(&self.reach);
         let granted = Granted { credentials, asked, renew: later, until: later, proofs };
         *self.pass().granted.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(granted));
+        let granted = self.pass().holding().unwrap();
         for covered in &self.covered {
-            self.passed(&covered.prefix, Passed::List);
-            self.passed(&covered.prefix, Passed::Read);
+            self.passed(&granted, &covered.prefix, Passed::List);
+            self.passed(&granted, &covered.prefix, Passed::Read);
         }
     }
 }

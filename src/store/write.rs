@@ -154,8 +154,9 @@ impl Store {
         let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
             Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(asked.as_str()).send())
         };
+        let granted = self.granted().await?;
         let answer = Box::pin(self.prompt(key.as_str(), |paces| &paces.head, send)).await;
-        self.passed(key.as_str(), Passed::Read, &answer);
+        self.passed(granted.as_ref(), key.as_str(), Passed::Read, &answer);
         match answer {
             Ok(head) => {
                 let mut metadata: BTreeMap<_, _> = head.metadata.unwrap_or_default().into_iter().collect();
@@ -178,7 +179,7 @@ impl Store {
                 }))
             }
             Err(failure) if failure.is_missing_head() => Ok(None),
-            Err(failure) if self.is_missing(key, &failure).await? => Ok(None),
+            Err(failure) if self.is_missing(granted.as_ref(), key, &failure).await? => Ok(None),
             Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
     }
@@ -269,12 +270,13 @@ impl Store {
 
     /// Whether S3 may have refused because the version that is to be overwritten, or the source of a copy, is not there.
     async fn has_gone(&self, write: &Write<'_>, condition: &Condition, failure: &Failure) -> Result<bool> {
-        if matches!(condition, Condition::Version { .. }) && self.is_missing(write.key.key(), failure).await?
+        if matches!(condition, Condition::Version { .. })
+            && self.is_missing(None, write.key.key(), failure).await?
         {
             return Ok(true);
         }
         match &write.payload {
-            Payload::CopyOf { source, .. } => self.is_missing(source, failure).await,
+            Payload::CopyOf { source, .. } => self.is_missing(None, source, failure).await,
             _ => Ok(false),
         }
     }
@@ -453,7 +455,9 @@ impl Store {
                     // A 404 is as good as a deletion.
                     return Ok(failure.status() == Some(404));
                 }
-                Outcome::Refused if !lost && self.is_missing(key.key(), &failure).await? => return Ok(true),
+                Outcome::Refused if !lost && self.is_missing(None, key.key(), &failure).await? => {
+                    return Ok(true);
+                }
                 Outcome::Refused if !lost => return Err(self.fail(failure)),
                 Outcome::NotDone if exhausted && !lost => return Err(self.fail(failure)),
                 Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),

@@ -526,3 +526,43 @@ async fn doctor_tells_whether_s3_confines_the_session() {
     let left = cloud.bucket.raw.list_objects_v2().bucket(&cloud.bucket.name).send().await.unwrap();
     assert_eq!(left.contents.unwrap().len(), 2, "what it made is gone");
 }
+
+/// As S3 may answer: an index that is not there is 403 to those who may list prefixes only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_a_missing_index_from_a_forbidden_one_on_a_role() {
+    let cloud = Cloud::start().await;
+    cloud.bucket.put("u1/skills/a/SKILL.md", "---\nname: a\ndescription: A\n---\n").await;
+    cloud.rules.forbidden.lock().unwrap().insert("u1/.skillfs/index.json".to_owned());
+    let fs = cloud.fs(|_| ()).await;
+    let found = fs.diagnose(&session("u1", "1", "k1")).await;
+    let index = found.checks.iter().find(|check| check.name == "index").unwrap();
+    assert_eq!(index.verdict, Verdict::Note, "{index:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_who_goes_away_leaves_no_probe_of_conditions() {
+    let bucket = Bucket::embedded().await;
+    bucket.put("threads/1/a.md", "x").await;
+    let seen = Arc::new(Notify::new());
+    let tell = seen.clone();
+    let wire = Wire::start(Some(&bucket.endpoint), move |r, _| {
+        if r.method == "PUT" && r.header("if-match").is_some() {
+            tell.notify_one();
+            return Reply::RawAfter(Duration::from_millis(100), response(200, "application/xml", b""));
+        }
+        Reply::Forward
+    })
+    .await;
+    let fs = bucket.through(&wire.endpoint).await;
+    let session = session("u1", "1", "k1");
+    tokio::select! {
+        _ = fs.diagnose(&session) => panic!("it was to be interrupted"),
+        () = seen.notified() => {}
+    }
+    tokio::time::sleep(Duration::from_millis(800)).await;
+    let all = wire.take();
+    let probes = |method: &str| {
+        all.iter().filter(|r| r.method == method && r.target.contains("skillfs-probe-")).count()
+    };
+    assert_eq!((probes("PUT"), probes("DELETE")), (1, 1));
+}

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use skillfs::{
-    ErrorKind, Freshness, Grants, Grep, LibraryId, Role, Session, Settings, SkillFs, ThreadId, UserId, Window,
+    ErrorKind, Freshness, Grants, Grep, LibraryId, Role, S3Backend, Session, Settings, SkillFs, ThreadId,
+    UserId, Window,
 };
 
 use crate::attempts::attempts;
@@ -39,7 +40,13 @@ fn remembering(settings: &mut Settings) {
 /// A cloud with files of two tenants and a shared library.
 async fn filled() -> Cloud {
     let cloud = Cloud::start().await;
-    for key in ["threads/1/a.md", "threads/1/sub/b.md", "threads/10/secret.md", "tickets/k1/mail.txt"] {
+    for key in [
+        "threads/1/a.md",
+        "threads/1/b.md",
+        "threads/1/sub/b.md",
+        "threads/10/secret.md",
+        "tickets/k1/mail.txt",
+    ] {
         cloud.bucket.put(key, "some text\n").await;
     }
     for key in ["u1/skills/notary/deed/SKILL.md", "u2/skills/notary/deed/SKILL.md"] {
@@ -56,7 +63,7 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
     let backend = fs.session(&with_libraries(session("u1", "1", "k1"), &["acme"]));
     assert!(backend.is_confined());
     assert!(cloud.wire.take().is_empty(), "opening a session sends nothing");
-    assert_eq!(backend.ls_recursive("/").await.unwrap().entries.len(), 13);
+    assert_eq!(backend.ls_recursive("/").await.unwrap().entries.len(), 14);
     assert_eq!(backend.read("/workspace/a").await.unwrap().content, "some text\n");
     assert_eq!(backend.read("/ticket/mail.txt").await.unwrap().content, "some text\n");
     assert_eq!(backend.skills(None).await.unwrap().list().len(), 2);
@@ -66,7 +73,7 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
     backend.edit("new.md", "two", "three").await.unwrap();
     backend.copy("new.md", "dir/copy.md").await.unwrap();
     backend.move_to("dir/copy.md", "dir/moved.md").await.unwrap();
-    assert_eq!(backend.glob("**/*.md", None).await.unwrap().entries.len(), 4);
+    assert_eq!(backend.glob("**/*.md", None).await.unwrap().entries.len(), 5);
     assert_eq!(backend.grep(&Grep::new("three")).await.unwrap().matches, 2);
     backend.read_window("new.md", Window { offset: 1, limit: Some(1) }).await.unwrap();
     backend.delete_recursive("dir").await.unwrap();
@@ -672,4 +679,163 @@ async fn the_error_is_about_sts_whenever_sts_fails() {
     let error = backend.read("a.md").await.unwrap_err();
     first.await.unwrap().unwrap();
     assert!(error.to_string().contains("STS"), "{error}");
+}
+
+/// All below a prefix is forbidden from now on: listing, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_of_everything_closes_memory() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    backend.read("b.md").await.unwrap();
+    *cloud.rules.role_denies.lock().unwrap() = Some(("threads/1/".to_owned(), "threads/1/".to_owned()));
+    assert_eq!(backend.fresh().read("a.md").await.unwrap_err().kind(), ErrorKind::Denied);
+    let told = backend.read("b.md").await.map(|file| file.content);
+    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+}
+
+/// As S3 may answer those who may list prefixes only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_files_are_remembered_where_s3_calls_them_forbidden() {
+    let cloud = filled().await;
+    for key in ["threads/1/gone.md", "threads/1/sub", "threads/1/sub.md", "threads/1/sub/.md"] {
+        cloud.rules.forbidden.lock().unwrap().insert(key.to_owned());
+    }
+    let fs = cloud.fs(remembering).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    let mut bad = Vec::new();
+    for round in 0..3 {
+        assert!(!backend.exists("gone.md").await.unwrap());
+        let one = cloud.wire.take().len();
+        assert!(backend.stat("sub").await.is_ok());
+        let two = cloud.wire.take().len();
+        backend.ls("/workspace").await.unwrap();
+        bad.push((round, one, two, cloud.wire.take().len()));
+    }
+    assert_eq!(&bad[1..], [(1, 0, 0, 0), (2, 0, 0, 0)], "{bad:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_old_credentials_proves_nothing_of_new_ones() {
+    let cloud = filled().await;
+    let fs = cloud.fs(remembering).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    backend.read("b.md").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    // A slow answer to the first credentials.
+    *cloud.rules.slow_answer.lock().unwrap() =
+        Some(("threads/1/a.md".to_owned(), Duration::from_millis(800)));
+    let slow = {
+        let b = backend.fresh();
+        tokio::spawn(async move { b.read("a.md").await.map(|f| f.content) })
+    };
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Meanwhile they are revoked, and new ones are had, which may do less.
+    cloud.revoke();
+    backend.fresh().ls("/ticket").await.unwrap();
+    assert_eq!(cloud.issued().len(), 2);
+    *cloud.rules.role_denies.lock().unwrap() = Some(("threads/1/".to_owned(), "threads/1/".to_owned()));
+    slow.await.unwrap().unwrap();
+    let told = backend.read("b.md").await.map(|file| file.content);
+    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+}
+
+/// An index that is missing does not open what lies beside a library to whom reading there is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_index_does_not_open_the_next_one() {
+    let cloud = filled().await;
+    *cloud.rules.role_denies.lock().unwrap() =
+        Some(("/u2/".to_owned(), "get:shared/acme/.skillfs/".to_owned()));
+    let fs = cloud.fs(remembering).await;
+    let of = |user: &str| {
+        fs.session(&with_libraries(
+            Session { user: Some(UserId::parse(user).unwrap()), ..Session::default() },
+            &["acme"],
+        ))
+    };
+    of("u2").skills(None).await.unwrap();
+    let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
+    fs.write_index(&library).await.unwrap();
+    of("u1").skills(None).await.unwrap();
+    cloud.wire.take();
+    of("u2").skills(None).await.unwrap();
+    let asked = cloud.wire.take();
+    assert!(
+        asked.iter().any(|r| r.target.contains("acme/.skillfs/index.json")),
+        "memory told u2 what S3 would refuse: {:?}",
+        asked.iter().map(|r| format!("{} {}", r.method, r.target)).collect::<Vec<_>>()
+    );
+}
+
+/// Credentials are renewed behind an answer: what goes with the old ones proves nothing of the new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_proves_nothing() {
+    let cloud = filled().await;
+    *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
+    let fs = cloud.fs(remembering).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("b.md").await.unwrap();
+    let mut misproven = 0;
+    let mut used = std::collections::HashSet::new();
+    for _ in 0..400 {
+        cloud.wire.take();
+        backend.fresh().read("a.md").await.unwrap();
+        for request in cloud.wire.take() {
+            used.extend(request.header("x-amz-security-token").map(str::to_owned));
+        }
+        let newest = format!("token-{}", cloud.issued().len() - 1);
+        if !used.contains(&newest) {
+            // Long after STS has answered; nothing was ever sent with what it gave.
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            backend.read("b.md").await.unwrap();
+            if cloud.wire.take().iter().all(|r| r.method != "GET") {
+                misproven += 1;
+                break;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(misproven, 0);
+}
+
+/// What is known costs nothing, with a role either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_known_costs_nothing_with_a_role() {
+    const OPERATIONS: [&str; 10] =
+        ["version", "skills", "ls", "none", "read", "stat", "directory", "file", "listing", "ticket"];
+    async fn run(backend: S3Backend, operation: &str) {
+        let skill = "/skills/notary/deed/SKILL.md";
+        match operation {
+            "version" => drop(backend.catalogue_version().await.unwrap()),
+            "skills" => drop(backend.skills(None).await.unwrap()),
+            "ls" => drop(backend.ls("/skills").await.unwrap()),
+            "none" => assert!(!backend.exists("/skills/none").await.unwrap()),
+            "read" => drop(backend.read(skill).await.unwrap()),
+            "stat" => drop(backend.stat(skill).await.unwrap()),
+            "directory" => drop(backend.stat("/skills/notary").await.unwrap()),
+            "file" => drop(backend.read("a.md").await.unwrap()),
+            "listing" => drop(backend.ls("/workspace").await.unwrap()),
+            _ => drop(backend.read("/ticket/mail.txt").await.unwrap()),
+        }
+    }
+    for (indexed, libraries) in
+        [(false, &[][..]), (false, &["acme", "empty"]), (true, &[]), (true, &["acme"])]
+    {
+        let cloud = filled().await;
+        let of = with_libraries(session("u1", "1", "k1"), libraries);
+        if indexed {
+            let fs = cloud.fs(|_| ()).await;
+            fs.write_index(&skillfs::Library::User(UserId::parse("u1").unwrap())).await.unwrap();
+        }
+        for operation in OPERATIONS {
+            let fs = cloud.fs(remembering).await;
+            run(fs.session(&of), operation).await;
+            cloud.wire.take();
+            run(fs.session(&of), operation).await;
+            let sent = cloud.wire.take();
+            assert!(sent.is_empty(), "{operation}, indexed {indexed}, {libraries:?}: {sent:?}");
+        }
+    }
 }

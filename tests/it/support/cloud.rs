@@ -161,6 +161,12 @@ impl Rules {
         let refused = wanted.iter().any(|(action, what)| {
             (*action == "s3:GetObject" && forbidden.contains(what))
                 || self.role_denies.lock().unwrap().as_ref().is_some_and(|(who, below)| {
+                    // Only reading is denied, where that is said.
+                    let below = match below.strip_prefix("get:") {
+                        Some(_) if *action != "s3:GetObject" => return false,
+                        Some(below) => below,
+                        None => below,
+                    };
                     issued.policy.to_string().contains(who) && what.starts_with(below)
                 })
                 || !allows(&issued.policy, action, what, bucket)
