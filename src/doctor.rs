@@ -198,7 +198,9 @@ impl SkillFs {
     /// Costs one request for the bucket (two where versioning may not be asked for), two for each prefix that the
     /// session sees, two more for each mount that it may write to, one for conditional writes where the server
     /// is not known to mind them, and what reading the indexes costs: one for each library, and one for every 1,000 keys of
-    /// it; one to six more for one that is not there or not as it should be.
+    /// it; one to six more for one that is not there or not as it should be. Where the session has a role, four more, two
+    /// for each library and one for each mount that it is not to change see whether S3 confines it; that they are refused is
+    /// what is hoped for, and what is accepted is deleted again.
     #[instrument(name = "diagnose", skip_all)]
     pub async fn diagnose(&self, session: &Session) -> Diagnosis {
         // Boxed: who asks need not carry all of it.
@@ -211,11 +213,7 @@ impl SkillFs {
         let mounts = Mounts::of(session);
         let places = Place::all(session, &mounts);
         if let Some(why) = stop {
-            for name in ["list", "read", "write", "confinement"] {
-                checks.push(Check::skipped(name, &*why));
-            }
-            checks.push(versioning);
-            checks.extend(["conditional writes", "index"].map(|name| Check::skipped(name, &*why)));
+            checks.extend(skipped_from_here(&why, versioning));
             return checks;
         }
         let backend = self.session(session);
@@ -227,10 +225,7 @@ impl SkillFs {
             let failed = check.verdict == Verdict::Wrong;
             checks.push(check);
             if failed {
-                let why = "the session has no credentials";
-                checks.extend(["list", "read", "write", "confinement"].map(|name| Check::skipped(name, why)));
-                checks.push(versioning);
-                checks.extend(["conditional writes", "index"].map(|name| Check::skipped(name, why)));
+                checks.extend(skipped_from_here("the session has no credentials", versioning));
                 return checks;
             }
         }
@@ -274,6 +269,14 @@ impl SkillFs {
         checks.extend(indexes);
         checks
     }
+}
+
+/// What comes behind the ground, when none of it can be looked at but what is known of versioning.
+fn skipped_from_here(why: &str, versioning: Check) -> impl Iterator<Item = Check> {
+    let skipped = |name: &'static str| Check::skipped(name, why);
+    let before = ["list", "read", "write", "confinement"].map(skipped);
+    let behind = ["conditional writes", "index"].map(skipped);
+    before.into_iter().chain([versioning]).chain(behind)
 }
 
 /// A library in two words.

@@ -43,7 +43,7 @@ impl Sts {
         let policy = self.policy(reach)?;
         let tags = if role.session_tags { Some(tags(reach)?) } else { None };
         let session_name = format!("skillfs-{id}");
-        // Whoever waits here for long was asked to come back by nobody: the call itself has a time limit.
+        // Each call has a time limit, so whoever waits here gets on.
         let _call = self.calls.acquire().await;
         let asked = Instant::now();
         let request = self
