@@ -3,6 +3,17 @@ data "aws_partition" "current" {}
 locals {
   name       = coalesce(var.name, substr(var.bucket_name, 0, 49))
   bucket_arn = "arn:${data.aws_partition.current.partition}:s3:::${var.bucket_name}"
+
+  # Everything that changes an object. Replication writes without s3:PutObject.
+  object_change = ["s3:PutObject*", "s3:DeleteObject*", "s3:AbortMultipartUpload", "s3:Replicate*"]
+
+  # What aws:PrincipalArn is in a role's sessions: on AWS the role, on some other
+  # servers the session. The account is left open, so that a plan need not ask for
+  # it; the bucket's policy lets nobody of another account in anyway.
+  sessions = { for role in ["agents", "administrators"] : role => [
+    "arn:${data.aws_partition.current.partition}:iam::*:role/${local.name}-${role}",
+    "arn:${data.aws_partition.current.partition}:sts::*:assumed-role/${local.name}-${role}/*",
+  ] }
 }
 
 resource "aws_s3_bucket" "this" {
@@ -72,6 +83,47 @@ data "aws_iam_policy_document" "bucket" {
       test     = "Bool"
       variable = "aws:SecureTransport"
       values   = ["false"]
+    }
+  }
+
+  # Whatever else in the account may write to the bucket. Objects only: who may
+  # change this policy can take it away, so nobody is locked out. Not a customer's
+  # own skills, which the product may let customers edit.
+  statement {
+    sid       = "OnlyAdministratorsPublish"
+    effect    = "Deny"
+    actions   = local.object_change
+    resources = ["${local.bucket_arn}/shared/*/skills/*", "${local.bucket_arn}/*/.skillfs/*"]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+
+    # Agents may have a folder ".skillfs" in their workspace, and no pattern tells
+    # that from a user's. The next statement keeps them there.
+    condition {
+      test     = "ArnNotLike"
+      variable = "aws:PrincipalArn"
+      values   = concat(local.sessions["agents"], contains(local.roles, "administrators") ? local.sessions["administrators"] : [])
+    }
+  }
+
+  statement {
+    sid           = "AgentsWriteToThreadsAndTickets"
+    effect        = "Deny"
+    actions       = local.object_change
+    not_resources = ["${local.bucket_arn}/threads/*", "${local.bucket_arn}/tickets/*"]
+
+    principals {
+      type        = "*"
+      identifiers = ["*"]
+    }
+
+    condition {
+      test     = "ArnLike"
+      variable = "aws:PrincipalArn"
+      values   = local.sessions["agents"]
     }
   }
 }

@@ -64,7 +64,7 @@ variable "agent_external_id" {
 }
 
 variable "administrator_principal_arns" {
-  description = "Who may assume the administrators' role. Without any there is no such role."
+  description = "Who may assume the administrators' role. Without any there is no such role, and nobody can write to shared libraries or publish."
   type        = list(string)
   default     = []
 

@@ -1,25 +1,28 @@
 #!/usr/bin/env node
 // Evaluates the module's policies for every attempt in attempts.json, without a server.
 //
-//   node simulate.mjs RENDERED.json
+//   node simulate.mjs RENDERED.json [WITHOUT_ADMINISTRATORS.json]
 //
 // RENDERED.json is what `terraform output -json` prints in examples/localstack, or
 // `terraform show -json` of a plan there: a plan needs neither a server nor an account.
-// `terraform/check` makes one.
+// `terraform/check` makes one, and a second with no administrators.
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { runSimulation } from "@cloud-copilot/iam-simulate";
 
 const account = "000000000000";
-const { session, allowed, refused } = JSON.parse(readFileSync(new URL("attempts.json", import.meta.url)));
+const { session, allowed, refused, administrators_only, anybody } = JSON.parse(readFileSync(new URL("attempts.json", import.meta.url)));
 
-const file = process.argv[2];
+const [file, without] = process.argv.slice(2);
 if (!file) {
-  console.error("usage: node simulate.mjs RENDERED.json   (from `terraform output -json` or `terraform show -json PLAN`)");
+  console.error("usage: node simulate.mjs RENDERED.json [WITHOUT_ADMINISTRATORS.json]   (from `terraform output -json` or `terraform show -json PLAN`)");
   process.exit(2);
 }
-const json = JSON.parse(readFileSync(file));
-const outputs = json.planned_values?.outputs ?? json;
+function read(rendered) {
+  const json = JSON.parse(readFileSync(rendered));
+  return json.planned_values?.outputs ?? json;
+}
+const outputs = read(file);
 const policy = (name) => JSON.parse(outputs.policies.value[name]);
 const bucket = outputs.bucket_name?.value ?? policy("bucket").Statement[0].Resource.find((arn) => !arn.endsWith("/*")).split(":::")[1];
 const bucketArn = `arn:aws:s3:::${bucket}`;
@@ -85,13 +88,17 @@ const asks = {
 
 // --- asking ------------------------------------------------------------------
 
-async function decide(ask, { identity, sessionPolicy, resourcePolicy, context = {}, principal }) {
+const sessionOf = (role, owner = account) => `arn:aws:sts::${owner}:assumed-role/${role}/session`;
+// What AWS says in aws:PrincipalArn: of a session, its role.
+const principalArn = (arn) => arn.replace(/^arn:aws:sts::(\d+):assumed-role\/([^/]+)\/.*$/, "arn:aws:iam::$1:role/$2");
+
+async function decide(ask, { identity, sessionPolicy, resourcePolicy, context = {}, principal = sessionOf(`${bucket}-agents`) }) {
   const response = await runSimulation({
     request: {
-      principal: principal ?? `arn:aws:sts::${account}:assumed-role/${bucket}-agents/session`,
+      principal,
       action: ask.action,
       resource: { resource: ask.resource, accountId: account },
-      contextVariables: { "aws:SecureTransport": "true", ...context, ...ask.context },
+      contextVariables: { "aws:SecureTransport": "true", "aws:PrincipalArn": principalArn(principal), ...context, ...ask.context },
     },
     identityPolicies: identity ? [{ name: "role", policy: identity }] : [],
     sessionPolicy,
@@ -108,7 +115,7 @@ async function decide(ask, { identity, sessionPolicy, resourcePolicy, context = 
 async function all(asked, who) {
   for (const ask of asked) {
     let resourcePolicy;
-    if (ask.resource.startsWith(bucketArn)) resourcePolicy = policy("bucket");
+    if (ask.resource.startsWith(bucketArn)) resourcePolicy = who.bucketPolicy ?? policy("bucket");
     if (ask.action === "sts:AssumeRole") resourcePolicy = JSON.parse(outputs.trust_policies.value[ask.resource.split("-").at(-1)]);
     if (!(await decide(ask, { resourcePolicy, ...who }))) return false;
   }
@@ -185,6 +192,51 @@ for (const attempt of allowed) {
   expect(!got, `without TLS: ${attempt.id} was allowed`);
 }
 console.log(`session tags, without TLS: ${plain} of ${allowed.length} allowed`);
+
+// Who writes to libraries, where everybody's own policy allows everything in S3.
+const everything = { Version: "2012-10-17", Statement: [{ Effect: "Allow", Action: "s3:*", Resource: "*" }] };
+// Of which no call in attempts.json is made.
+const more = ["PutObjectRetention", "PutObjectLegalHold", "PutObjectVersionAcl", "PutObjectVersionTagging", "DeleteObjectTagging",
+  "DeleteObjectVersionTagging", "AbortMultipartUpload", "ReplicateObject", "ReplicateDelete", "ReplicateTags"];
+const libraryWrites = [
+  ...administrators_only.map((attempt) => [attempt.id, asks[attempt.call](attempt)]),
+  ...["shared/acme/skills/b/SKILL.md", "u1/.skillfs/index.json"].flatMap((key) =>
+    more.map((action) => [`${action} ${key}`, object(`s3:${action}`)({ key })])),
+];
+const otherCalls = anybody.map((attempt) => [attempt.id, asks[attempt.call](attempt)]);
+
+async function may(title, calls, wanted, who) {
+  let count = 0;
+  for (const [name, asked] of calls) {
+    const got = await all(asked, { identity: everything, ...who });
+    if (got === wanted) count += 1;
+    if (!got && !wanted) note(title, name);
+    expect(got === wanted, `${title}: ${name} was ${got ? "allowed" : "refused"}`);
+  }
+  console.log(`${title}: ${count} of ${calls.length} ${wanted ? "allowed" : "refused"}`);
+}
+
+const administrators = sessionOf(`${bucket}-administrators`);
+const webApp = sessionOf("web-app");
+await may("libraries, administrators", [...libraryWrites, ...otherCalls], true, { principal: administrators });
+await may("libraries, administrators of a server that names the session", libraryWrites, true,
+  { principal: administrators, context: { "aws:PrincipalArn": administrators } });
+await may("libraries, a web app", libraryWrites, false, { principal: webApp });
+await may("the rest, a web app", otherCalls, true, { principal: webApp });
+await may("libraries, a user", libraryWrites, false, { principal: `arn:aws:iam::${account}:user/${bucket}-administrators` });
+await may("libraries, a role that begins alike", libraryWrites, false, { principal: sessionOf(`${bucket}-administrators2`) });
+await may("libraries, a role that ends alike", libraryWrites, false, { principal: sessionOf(`x-${bucket}-administrators`) });
+await may("libraries, a session that is named alike", libraryWrites, false,
+  { principal: `arn:aws:sts::${account}:assumed-role/web-app/${bucket}-administrators` });
+await may("libraries, the auditors", libraryWrites, false, { principal: sessionOf(`${bucket}-auditors`) });
+await may("libraries, the agents", [...libraryWrites, ["put a user's skill", put({ key: "u1/skills/a/SKILL.md" })]], false, {});
+await may("all, administrators of another account", [...libraryWrites, ...otherCalls], false,
+  { principal: sessionOf(`${bucket}-administrators`, "111111111111") });
+if (without) {
+  const bucketPolicy = JSON.parse(read(without).policies.value.bucket);
+  await may("libraries, nobody is an administrator", libraryWrites, false, { principal: administrators, bucketPolicy });
+  await may("the rest, nobody is an administrator", otherCalls, true, { principal: webApp, bucketPolicy });
+}
 
 // Which tags a session may be opened with, where the role reads them.
 const trust = JSON.parse(outputs.trust_policies.value.agents);

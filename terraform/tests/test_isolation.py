@@ -39,6 +39,8 @@ from policy import session_policy
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODULE = HERE.parent
+# A library with this index is what its keys are.
+PLAIN_INDEX = b'{"format":1,"kind":"plain","id":"x","release":0,"releases":[]}'
 ATTEMPTS = json.loads((HERE / "attempts.json").read_text())
 SESSION = ATTEMPTS["session"]
 ACCOUNT = "000000000000"
@@ -218,10 +220,22 @@ def service(server, root):
 def assume(server, service, deployed):
     def assume(role, policy=None):
         scope = {"Policy": policy} if policy else {}
-        found = service.sts.assume_role(RoleArn=deployed[f"{role}_role_arn"], RoleSessionName="test", **scope)["Credentials"]
+        arn = deployed.get(f"{role}_role_arn", f"arn:aws:iam::{ACCOUNT}:role/{role}")
+        found = service.sts.assume_role(RoleArn=arn, RoleSessionName="test", **scope)["Credentials"]
         return Caller(server, found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
 
     return assume
+
+
+@pytest.fixture(scope="session")
+def web_app(root, assume):
+    """A role that the module knows nothing of, and that may do anything in S3."""
+    trust = {"Effect": "Allow", "Principal": {"AWS": SERVICE}, "Action": "sts:AssumeRole"}
+    everything = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
+    root.iam.create_role(RoleName="web-app", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}))
+    root.iam.put_role_policy(RoleName="web-app", PolicyName="everything",
+                             PolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [everything]}))
+    return assume("web-app")
 
 
 class Program:
@@ -272,7 +286,7 @@ def seed(root, bucket):
     """Puts back what is missing or was changed."""
     found = {entry["Key"]: entry["Size"] for entry in root.s3.list_objects_v2(Bucket=bucket).get("Contents", [])}
     for key in ATTEMPTS["objects"]:
-        body = f"this is {key}".encode()
+        body = PLAIN_INDEX if key.endswith("/index.json") else f"this is {key}".encode()
         if found.pop(key, None) != len(body):
             root.s3.put_object(Bucket=bucket, Key=key, Body=body)
     for key in found:
@@ -433,8 +447,9 @@ def attempt(caller, what, root, bucket=BUCKET):
         raise
 
 
-def each(name):
-    return pytest.mark.parametrize("what", ATTEMPTS[name], ids=[what["id"] for what in ATTEMPTS[name]])
+def each(*names):
+    attempts = [what for name in names for what in ATTEMPTS[name]]
+    return pytest.mark.parametrize("what", attempts, ids=[what["id"] for what in attempts])
 
 
 # --- the tests ----------------------------------------------------------------
@@ -464,6 +479,23 @@ def test_foreign_is_refused(agent, root, count, what):
     count()
 
 
+@each("administrators_only")
+def test_only_administrators_publish(web_app, root, count, what):
+    """Not even who may do anything in S3: the bucket's policy refuses."""
+    seed(root, BUCKET)
+    before = state(root)
+    with pytest.raises(Refused):
+        attempt(web_app, what, root)
+    assert state(root) == before
+    count()
+
+
+@each("anybody")
+def test_others_write_what_is_theirs(web_app, root, what):
+    seed(root, BUCKET)
+    attempt(web_app, what, root)
+
+
 def test_enough_is_tried():
     assert len(ATTEMPTS["refused"]) >= 40
     assert {"threads/t10/secret.md", "u10/skills/a/SKILL.md"} <= {what.get("key") for what in ATTEMPTS["refused"]}
@@ -477,7 +509,7 @@ def control(root):
     return "skillfs-control"
 
 
-@each("refused")
+@each("refused", "administrators_only")
 def test_it_is_not_the_call_that_is_wrong(root, service, control, what):
     """The same call by those who may: the account's root, and the service for its roles."""
     seed(root, control)
@@ -541,6 +573,10 @@ ADMINISTRATORS = [
     ("get", {"key": "u1/.skillfs/index.json"}, True),
     ("put", {"key": "u2/skills/new/SKILL.md"}, True),
     ("put", {"key": "shared/acme/.skillfs/index.json"}, True),
+    ("put", {"key": "shared/x/skills/a/SKILL.md"}, True),
+    ("put", {"key": "u1/.skillfs/index.json"}, True),
+    ("copy", {"source": "u1/skills/a/SKILL.md", "key": "shared/x/skills/a/SKILL.md"}, True),
+    ("delete", {"key": "u1/.skillfs/index.json"}, True),
     ("delete", {"key": "shared/acme/skills/b/SKILL.md"}, True),
     ("multipart", {"key": "shared/acme/skills/large.bin"}, True),
     ("list", {"prefix": "shared/"}, True),

@@ -37,7 +37,7 @@ module "skillfs" {
   agent_scoping = var.agent_scoping
 
   agent_principal_arns         = [var.service_arn]
-  administrator_principal_arns = [var.service_arn]
+  administrator_principal_arns = var.administrator_arns == null ? [var.service_arn] : var.administrator_arns
   auditor_principal_arns       = [var.service_arn]
   require_mfa                  = false
 }

@@ -28,6 +28,12 @@ variable "service_arn" {
   default     = "arn:aws:iam::000000000000:root"
 }
 
+variable "administrator_arns" {
+  description = "Who may assume the administrators' role. The same as `service_arn` unless told."
+  type        = list(string)
+  default     = null
+}
+
 variable "session" {
   description = "A session to render the inline policy for."
   type = object({
