@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use divan::Bencher;
+use skillfs::admin::{IntoKind, PushOptions};
 use skillfs::embedded::Embedded;
 use skillfs::{
     Document, Freshness, Library, S3Backend, Session, Settings, SkillFs, ThreadId, UserId, VirtualPath,
@@ -55,7 +56,10 @@ impl Warm {
         let freshness = Freshness::all(Duration::from_secs(3600));
         let fs = SkillFs::embedded(&embedded, &Settings { freshness, ..Settings::new("bench") }).await?;
         let ana = UserId::parse("ana")?;
-        fs.write_index(&Library::User(ana.clone())).await?;
+        let mut options = PushOptions::default();
+        options.into = IntoKind::Published;
+        let plan = fs.plan_index(&Library::User(ana.clone()), &options).await?;
+        fs.publish(&plan, &|_| ()).await?;
         let thread = Some(ThreadId::parse("t-1")?);
         let session = fs.session(&Session { user: Some(ana), thread, ..Session::default() });
         session.load_all_skills_formatted(None).await?;

@@ -2,21 +2,23 @@
 //! stated.
 
 mod beside;
+mod content;
 mod edit;
 mod find;
 mod grep;
 mod known;
-mod layers;
+mod libraries;
 mod lines;
 mod list;
 mod pieces;
 mod quota;
 mod read;
-mod released;
 mod remove;
 mod stat;
 mod transfer;
 mod union;
+mod version;
+mod view;
 mod write;
 
 use std::sync::Arc;
@@ -26,15 +28,16 @@ pub use self::edit::Edited;
 use self::edit::Queues;
 pub use self::find::GlobResult;
 pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
-pub(crate) use self::layers::FIRST_INDEX;
+pub(crate) use self::libraries::unusable;
 use self::quota::Usages;
 pub use self::read::{FileBytes, TextFile, Window};
 pub use self::remove::Deleted;
 pub use self::transfer::{Overwrite, Transferred};
 pub(crate) use self::union::{SkillPlace, Union, UnionFile};
+pub(crate) use self::view::{View, find_skills};
 pub use self::write::{Capabilities, WriteMode, Written};
 use crate::cache::CacheCounts;
-use crate::config::{Freshness, Settings};
+use crate::config::{Freshness, Retention, Settings};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
@@ -54,6 +57,7 @@ struct Shared {
     store: Store,
     max_read_bytes: u64,
     conflict_patience: Duration,
+    retention: Retention,
     part_bytes: u64,
     list_undescribed_skills: bool,
     queues: Queues,
@@ -93,6 +97,7 @@ impl SkillFs {
             store,
             max_read_bytes: settings.max_read_bytes,
             conflict_patience: settings.conflict_patience,
+            retention: settings.retention,
             part_bytes: settings.part_bytes,
             queues: Queues::default(),
             usages: quota::usages(),
@@ -121,7 +126,7 @@ impl SkillFs {
         S3Backend {
             shared: self.0.clone(),
             store,
-            layers: layers::name_of(&mounts),
+            layers: libraries::name_of(&mounts),
             mounts: Arc::new(mounts),
             quota: session.quota,
             accepts_lost_updates: false,
@@ -135,6 +140,20 @@ impl SkillFs {
     #[must_use]
     pub fn scopes(&self) -> u64 {
         self.0.store.held_scopes()
+    }
+
+    /// Sets the server's clock ahead, as this handle knows it: for tests of what time does.
+    #[doc(hidden)]
+    pub fn advance_clock(&self, by: Duration) {
+        self.0.store.advance_clock(by);
+    }
+
+    pub(crate) fn conflict_patience(&self) -> Duration {
+        self.0.conflict_patience
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        self.0.retention
     }
 
     /// The storage on this handle's own behalf: for questions about the bucket.
@@ -213,6 +232,10 @@ impl S3Backend {
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned.is_some()
     }
 
     /// Alike for what is missing and for what belongs to somebody else.

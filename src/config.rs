@@ -71,6 +71,8 @@ pub struct Settings {
     pub max_read_bytes: u64,
     /// How long an edit or an append is tried again when others change the same file. Default 10 s.
     pub conflict_patience: Duration,
+    /// How long the releases of published libraries are kept.
+    pub retention: Retention,
     /// Whether the server honours `If-Match` and `If-None-Match` on writes. `None` asks it once, before
     /// the first write that needs it; AWS is not asked.
     pub conditional_writes: Option<bool>,
@@ -106,6 +108,7 @@ impl Settings {
             max_idle_connections: 128,
             max_read_bytes: 10 * 1024 * 1024,
             conflict_patience: Duration::from_secs(10),
+            retention: Retention::default(),
             conditional_writes: None,
             part_bytes: 8 * 1024 * 1024,
             single_copy_bytes: 5 * 1024 * 1024 * 1024,
@@ -411,6 +414,22 @@ impl Freshness {
 impl Default for Freshness {
     fn default() -> Self {
         Self { skills: Duration::from_secs(10), files: Duration::from_secs(1) }
+    }
+}
+
+/// How long the releases of published libraries are kept. Every publisher of a bucket should use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// This many of the newest releases stay listed, and can be rolled back to. Default 20.
+    pub releases: usize,
+    /// A release that was superseded more recently than this stays listed; an unreferenced object that is
+    /// younger than this is not pruned. Default 7 days.
+    pub grace: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self { releases: 20, grace: Duration::from_secs(7 * 24 * 3600) }
     }
 }
 

@@ -192,13 +192,14 @@ impl SkillFs {
     /// versioning, conditional writes, and the indexes of the session's libraries.
     ///
     /// It never fails: whatever happens is a [`Check`], with what was found and what to do about it. Of content
-    /// nothing is read but one byte of one file a mount. Into each mount that the session may write to, one object
-    /// with a random name is written, and deleted again; it begins with `.skillfs-doctor-`.
+    /// nothing is read but one byte of one file a mount, and keys of a published library that others may have changed.
+    /// Into each mount that the session may write to, one object with a random name is written, and deleted again; it
+    /// begins with `.skillfs-doctor-`.
     ///
     /// Costs one request for the bucket (two where versioning may not be asked for), two for each prefix that the
     /// session sees, two more for each mount that it may write to, one for conditional writes where the server
-    /// is not known to mind them, and what reading the indexes costs: one for each library, and one for every 1,000 keys of
-    /// it; one to six more for one that is not there or not as it should be. Where the session has a role, four more, two
+    /// is not known to mind them, and what reading the indexes costs: two for each library, and one for every 1,000 keys
+    /// of it; one more for each key that others may have changed. Where the session has a role, four more, two
     /// for each library and one for each mount that it is not to change see whether S3 confines it; that they are refused is
     /// what is hoped for, and what is accepted is deleted again.
     #[instrument(name = "diagnose", skip_all)]

@@ -97,6 +97,12 @@ impl Embedded {
         Self { db, service: builder.build() }
     }
 
+    /// Sets the clock ahead by which the store dates what is written from now on: for tests of what time does.
+    #[doc(hidden)]
+    pub fn advance_clock(&self, by: Duration) {
+        self.db.advance(by.as_secs());
+    }
+
     /// Makes a bucket; one that is there stays as it is.
     ///
     /// # Errors

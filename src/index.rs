@@ -1,173 +1,355 @@
-//! The catalogue index: one object beside a library that says what is in it.
+//! What a published library says it contains: the formats of `index.json`, of release records and of `mirror.json`.
 //!
-//! It saves reading the skills, and is never trusted blindly: what it says of a file counts only for the
-//! version that it names, and only where a listing finds that version. It names files by their path below
-//! the library, so it can name none outside.
+//! A published library is exactly what its index says, so the index has everything inline: the file tree with
+//! size, digest and blob of each file, the heads of the skills, the descriptions of the categories, and the list
+//! of releases. A release record has the same bytes as the index that committed it. No I/O happens here, and
+//! nothing here is a key: paths are relative to the library, and a blob is named by a digest and a release id.
+//!
+//! Both formats are JSON, compressed with gzip, and carry a version number. The rule for the next version: fields
+//! that old readers may ignore are added without a new number; anything else gets one. Readers are upgraded first;
+//! publishers write the oldest version that can express what they publish; a reader that meets a newer version
+//! than it knows reports it and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-mod release;
+use crate::path::VirtualPath;
 
-pub(crate) use self::release::{Managed, Publishing, RecordedFile, ReleaseNote, ReleaseRecord, State};
+mod digest;
+mod mirror;
 
-/// What this version of the program writes, and all that it reads.
+pub(crate) use self::digest::Sha256;
+pub(crate) use self::mirror::Mirror;
+
+/// The version that this program writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
 
-/// A longer index is not read. One of 5,000 skills with 15,000 files has some 5 MiB.
+/// Neither more compressed nor more uncompressed bytes are read. 5,000 skills with 15,000 files take some 4 MiB
+/// uncompressed.
 pub(crate) const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// A listing is cut at every so-many-th key: somewhat below a page, so that files that were added since do
-/// not make it two.
-const KEYS_A_CUT: usize = 900;
+/// No object on S3 is longer.
+const MAX_FILE_BYTES: u64 = 5 * 1024 * 1024 * 1024 * 1024;
 
-/// A longer path is no place to cut at: with its prefix it could be longer than any key.
-const MAX_CUT_BYTES: usize = 700;
+/// Whether the index describes the library, or says that the library's keys do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    Published,
+    Plain,
+}
 
 /// What is in a library. Paths are relative to it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Index {
-    /// The version of this format.
-    pub(crate) format: u32,
-    /// Differs from one writing to the next, so that no two versions have the same ETag.
-    pub(crate) id: String,
-    /// By the path of their directory.
-    pub(crate) categories: BTreeMap<String, IndexedCategory>,
-    /// By the path of their directory.
-    pub(crate) skills: BTreeMap<String, IndexedSkill>,
-    /// The number of the last release; 0 before the first.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) kind: Kind,
+    /// Differs for every index that is written. For a release it is the release's id.
+    pub(crate) id: ReleaseId,
+    /// The number of the last release.
     pub(crate) release: u64,
-    /// The releases that are kept, the oldest first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The releases that can be rolled back to, oldest first.
     pub(crate) releases: Vec<ReleaseNote>,
     /// Skills that a push leaves alone, with the release that they stay at.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pins: BTreeMap<String, u64>,
-    /// Who is publishing; only while somebody is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) publishing: Option<Publishing>,
-    /// Keys at which a listing may be cut, sorted; made when it is read.
-    #[serde(skip)]
-    cuts: Vec<String>,
-}
-
-/// What a category says of itself.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct IndexedCategory {
-    /// Its `DESCRIPTION.md`.
-    #[serde(flatten)]
-    pub(crate) file: IndexedFile,
-    /// What that says, where it says anything.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) description: Option<String>,
-    /// Whether a release wrote it: then it lies among the blobs, too.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) published: bool,
-    /// What a release is about to write there. Readers do not mind it: one file is the old one or the new one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) pending: Option<PendingDescription>,
-}
-
-/// A description that is about to be written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PendingDescription {
-    pub(crate) size: u64,
-    pub(crate) sha256: Sha256,
-    /// The ETag of what lies there: only that is overwritten.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) was: Option<String>,
-}
-
-/// What a skill says of itself, and its files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct IndexedSkill {
-    /// The name of its `SKILL.md`, in its own letter case.
-    pub(crate) file: String,
-    /// What stands between its fences, verbatim; absent when that does not tell all that is to be known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) frontmatter: Option<String>,
-    /// The beginning of its file, where the frontmatter alone does not tell all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) head: Option<String>,
-    /// All its files, by their path below its directory.
     pub(crate) files: BTreeMap<String, IndexedFile>,
-    /// For a skill that was published: its files lie in blobs, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) managed: Option<Managed>,
+    /// The heads of the skills, by the path of their directory. A skill whose head does not fit has none.
+    pub(crate) heads: BTreeMap<String, SkillHead>,
+    /// What the `DESCRIPTION.md` of a category says, by the path of its directory.
+    pub(crate) categories: BTreeMap<String, String>,
 }
 
-/// One version of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// One file: its content, where that is stored, and since when it is published at this path.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexedFile {
     pub(crate) size: u64,
-    /// Absent while it is not known: the file is still to be written.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(crate) etag: String,
     pub(crate) sha256: Sha256,
+    /// The release that uploaded the blob.
+    pub(crate) blob: Arc<Origin>,
+    /// The release that published this content at this path.
+    pub(crate) since: Arc<Origin>,
 }
 
-impl IndexedFile {
-    /// Whether a listed file is this version.
-    pub(crate) fn is(&self, size: u64, etag: Option<&str>) -> bool {
-        self.size == size && !self.etag.is_empty() && etag == Some(self.etag.as_str())
+/// A release that a file refers to. It outlives the release list.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    pub(crate) id: ReleaseId,
+    pub(crate) release: u64,
+    /// When it was committed, in seconds since 1970, by S3's clock.
+    pub(crate) at: u64,
+}
+
+impl Origin {
+    pub(crate) fn time(&self) -> Option<SystemTime> {
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.at))
     }
 }
 
-/// The SHA-256 of some bytes. Written as 64 lower-case hexadecimal digits, so it can be part of a key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Sha256([u8; 32]);
+/// What the head of a skill's `SKILL.md` says: its frontmatter, or as much of the file as it takes to tell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SkillHead {
+    /// The text between the fences, verbatim, where that tells everything.
+    Frontmatter(String),
+    /// The beginning of the file.
+    Start(String),
+}
 
-impl Sha256 {
-    pub(crate) fn of(bytes: &[u8]) -> Self {
-        use sha2::Digest as _;
-        Self(sha2::Sha256::digest(bytes).into())
-    }
-
-    /// What a hasher has taken in.
-    pub(crate) fn finish(hasher: sha2::Sha256) -> Self {
-        use sha2::Digest as _;
-        Self(hasher.finalize().into())
-    }
-
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let text = text.as_bytes();
-        let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return None;
+impl SkillHead {
+    fn len(&self) -> usize {
+        match self {
+            Self::Frontmatter(text) | Self::Start(text) => text.len(),
         }
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16);
-            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+    }
+}
+
+/// One release, in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ReleaseNote {
+    pub(crate) number: u64,
+    pub(crate) id: ReleaseId,
+    /// In seconds since 1970, by S3's clock.
+    pub(crate) at: u64,
+    pub(crate) by: String,
+    /// Where it came from.
+    pub(crate) source: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) created: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) updated: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) deleted: u64,
+}
+
+/// Names one release, and is part of the keys of its blobs and its record: letters, digits, `-` and `_`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ReleaseId(String);
+
+impl ReleaseId {
+    const MAX_BYTES: usize = 64;
+
+    pub(crate) fn parse(text: impl Into<String>) -> Result<Self, String> {
+        let text = text.into();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if text.is_empty() || text.len() > Self::MAX_BYTES || !text.chars().all(allowed) {
+            return Err("a release id has up to 64 letters, digits, `-` and `_`".to_owned());
         }
-        Some(Self(bytes))
+        Ok(Self(text))
     }
 }
 
-impl fmt::Display for Sha256 {
+impl TryFrom<String> for ReleaseId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for ReleaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for Sha256 {
+impl fmt::Debug for ReleaseId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        fmt::Display::fmt(self, f)
     }
 }
 
-impl Serialize for Sha256 {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+/// Why an index cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error("{0}")]
+    Damaged(String),
+    #[error("it has format {0}; this version of skillfs reads up to format {FORMAT}")]
+    Newer(u32),
+}
+
+/// The index as it is written. Files refer to releases by their place in a table.
+#[derive(Serialize, Deserialize)]
+struct WireIndex {
+    #[serde(deserialize_with = "known_format")]
+    format: u32,
+    kind: Kind,
+    id: ReleaseId,
+    release: u64,
+    releases: Vec<ReleaseNote>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pins: BTreeMap<String, u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    origins: Vec<Origin>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    files: BTreeMap<String, WireFile>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    heads: BTreeMap<String, SkillHead>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    categories: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFile {
+    size: u64,
+    sha256: Sha256,
+    /// The release that uploaded its blob, by its place among the origins.
+    blob: usize,
+    /// The release since which it is at this path, where that is another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    since: Option<usize>,
+}
+
+impl Index {
+    pub(crate) fn new(kind: Kind, id: ReleaseId) -> Self {
+        Self {
+            kind,
+            id,
+            release: 0,
+            releases: Vec::new(),
+            pins: BTreeMap::new(),
+            files: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            categories: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_published(&self) -> bool {
+        self.kind == Kind::Published
+    }
+
+    pub(crate) fn lists(&self, id: &ReleaseId) -> bool {
+        self.releases.iter().any(|note| note.id == *id)
+    }
+
+    /// Every content that the index names, with the release that uploaded it.
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = (Sha256, &Arc<Origin>)> {
+        self.files.values().map(|file| (file.sha256, &file.blob))
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let wire: WireIndex = decode(bytes)?;
+        let origins: Vec<Arc<Origin>> = wire.origins.into_iter().map(Arc::new).collect();
+        let origin = |at: usize| {
+            let missing = || Unreadable::Damaged("a file refers to a release that is not there".to_owned());
+            origins.get(at).cloned().ok_or_else(missing)
+        };
+        let mut files = BTreeMap::new();
+        for (path, file) in wire.files {
+            check_path(&path)?;
+            if file.size > MAX_FILE_BYTES {
+                return Err(Unreadable::Damaged("it has a file that no storage can hold".to_owned()));
+            }
+            let blob = origin(file.blob)?;
+            let since = file.since.map_or_else(|| Ok(blob.clone()), origin)?;
+            files.insert(path, IndexedFile { size: file.size, sha256: file.sha256, blob, since });
+        }
+        let WireIndex { kind, id, release, releases, pins, heads, categories, .. } = wire;
+        Ok(Self { kind, id, release, releases, pins, files, heads, categories })
+    }
+
+    pub(crate) fn encode(&self) -> std::io::Result<Vec<u8>> {
+        let mut places: BTreeMap<&Origin, usize> = BTreeMap::new();
+        for file in self.files.values() {
+            for origin in [&file.blob, &file.since] {
+                let next = places.len();
+                places.entry(origin).or_insert(next);
+            }
+        }
+        let place = |origin: &Origin| places.get(origin).copied().unwrap_or_default();
+        let wire = |file: &IndexedFile| WireFile {
+            size: file.size,
+            sha256: file.sha256,
+            blob: place(&file.blob),
+            since: (file.since != file.blob).then(|| place(&file.since)),
+        };
+        let mut origins: Vec<_> = places.iter().collect();
+        origins.sort_by_key(|(_, place)| **place);
+        encode(&WireIndex {
+            format: FORMAT,
+            kind: self.kind,
+            id: self.id.clone(),
+            release: self.release,
+            releases: self.releases.clone(),
+            pins: self.pins.clone(),
+            origins: origins.into_iter().map(|(origin, _)| (*origin).clone()).collect(),
+            files: self.files.iter().map(|(path, file)| (path.clone(), wire(file))).collect(),
+            heads: self.heads.clone(),
+            categories: self.categories.clone(),
+        })
+    }
+
+    /// What it takes in memory, roughly.
+    pub(crate) fn weight(&self) -> u64 {
+        let files = self.files.keys().map(|path| path.len() + 120);
+        let heads = self.heads.iter().map(|(path, head)| path.len() + head.len() + 100);
+        let categories = self.categories.iter().map(|(path, text)| path.len() + text.len() + 80);
+        let releases = self.releases.iter().map(|note| note.by.len() + note.source.len() + 150);
+        (files.sum::<usize>()
+            + heads.sum::<usize>()
+            + categories.sum::<usize>()
+            + releases.sum::<usize>()
+            + 300) as u64
     }
 }
 
-impl<'de> Deserialize<'de> for Sha256 {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("a SHA-256 has 64 hexadecimal digits"))
+/// A version that this program knows.
+fn known_format<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    let format = u32::deserialize(deserializer)?;
+    match format <= FORMAT {
+        true => Ok(format),
+        false => Err(serde::de::Error::custom("a newer format")),
+    }
+}
+
+/// Only the version, whatever else is there.
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+    let damaged = |e: &dyn fmt::Display| Unreadable::Damaged(e.to_string());
+    let json = decompress(bytes).map_err(|e| damaged(&e))?;
+    match serde_json::from_slice(&json) {
+        Ok(value) => Ok(value),
+        // What a newer version means by its fields is not for us to say.
+        Err(error) => Err(match serde_json::from_slice(&json) {
+            Ok(Versioned { format }) if format > FORMAT => Unreadable::Newer(format),
+            _ => damaged(&error),
+        }),
+    }
+}
+
+fn encode(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    encoder.write_all(&serde_json::to_vec(value)?)?;
+    encoder.finish()
+}
+
+/// A proxy that honors `Content-Encoding` may have decompressed it already.
+fn decompress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes.to_vec());
+    }
+    let mut json = Vec::new();
+    flate2::read::GzDecoder::new(bytes).take(MAX_BYTES + 1).read_to_end(&mut json)?;
+    if json.len() as u64 > MAX_BYTES {
+        return Err(std::io::Error::other(format!("it decompresses to more than {MAX_BYTES} bytes")));
+    }
+    Ok(json)
+}
+
+/// An index can say anything; what no path can name is damage.
+fn check_path(path: &str) -> Result<(), Unreadable> {
+    match VirtualPath::top_level("skills").join_exact(path) {
+        Some(_) => Ok(()),
+        None => Err(Unreadable::Damaged("it has a file that no path can name".to_owned())),
     }
 }
 
@@ -176,157 +358,119 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Only the version, whatever else stands there.
-#[derive(Deserialize)]
-struct Versioned {
-    format: u32,
-}
-
-impl Index {
-    pub(crate) fn new(
-        id: String,
-        categories: BTreeMap<String, IndexedCategory>,
-        skills: BTreeMap<String, IndexedSkill>,
-    ) -> Self {
-        Self {
-            format: FORMAT,
-            id,
-            categories,
-            skills,
-            release: 0,
-            releases: Vec::new(),
-            pins: BTreeMap::new(),
-            publishing: None,
-            cuts: Vec::new(),
-        }
-    }
-
-    /// Reads an index. The reason, when it is none that we know: then it is as if there were none.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let Versioned { format } = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        if format != FORMAT {
-            return Err(format!("it has format {format}, and this program reads format {FORMAT}"));
-        }
-        let mut index: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        index.cuts = index.cut();
-        Ok(index)
-    }
-
-    /// The format of what may be an index, where it says one.
-    pub(crate) fn format_of(bytes: &[u8]) -> Option<u32> {
-        serde_json::from_slice(bytes).ok().map(|Versioned { format }| format)
-    }
-
-    pub(crate) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(self)
-    }
-
-    fn cut(&self) -> Vec<String> {
-        let mut keys: Vec<String> = Vec::new();
-        for (path, skill) in &self.skills {
-            keys.extend(skill.files.keys().map(|file| format!("{path}/{file}")));
-        }
-        keys.extend(self.categories.keys().map(|path| format!("{path}/DESCRIPTION.md")));
-        // What no key can be is no place to cut at.
-        keys.retain(|key| key.len() <= MAX_CUT_BYTES && !key.chars().any(char::is_control));
-        keys.sort_unstable();
-        keys.into_iter().skip(KEYS_A_CUT - 1).step_by(KEYS_A_CUT).collect()
-    }
-
-    /// Where a listing of all below a prefix may be cut, behind one of its keys.
-    pub(crate) fn cuts<'i>(&'i self, prefix: &'i str, behind: &'i str) -> impl Iterator<Item = &'i str> {
-        let cuts = self.cuts.iter().map(String::as_str);
-        cuts.filter(move |cut| cut.starts_with(prefix) && *cut > behind)
-    }
-
-    /// What it takes in memory, about.
-    pub(crate) fn weight(&self) -> u64 {
-        let file = |path: &str, file: &IndexedFile| path.len() + file.etag.len() + 180;
-        let skills = self.skills.iter().map(|(path, skill)| {
-            let text = skill.frontmatter.as_ref().or(skill.head.as_ref()).map_or(0, String::len);
-            let files: usize = skill.files.iter().map(|(path, indexed)| file(path, indexed)).sum();
-            let was = skill.managed.as_ref().map_or(0, Managed::weight);
-            path.len() + text + files + was + 200
-        });
-        let categories = self.categories.iter().map(|(path, category)| {
-            file(path, &category.file) + category.description.as_ref().map_or(0, String::len)
-        });
-        let releases = self.releases.iter().map(ReleaseNote::weight);
-        (skills.sum::<usize>() + categories.sum::<usize>() + releases.sum::<usize>() + 200) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn file(etag: &str) -> IndexedFile {
-        IndexedFile { size: 1, etag: etag.to_owned(), sha256: Sha256::of(b"") }
+    fn id(text: &str) -> ReleaseId {
+        ReleaseId::parse(text).unwrap()
     }
 
-    fn skill(files: usize) -> IndexedSkill {
-        let files = (0..files).map(|i| (format!("f{i:05}.md"), file(&i.to_string()))).collect();
-        IndexedSkill {
-            file: "SKILL.md".into(),
-            frontmatter: Some("name: x".into()),
-            head: None,
-            files,
-            managed: None,
-        }
+    fn origin(text: &str, release: u64) -> Arc<Origin> {
+        Arc::new(Origin { id: id(text), release, at: 1_700_000_000 + release })
     }
 
-    #[test]
-    fn an_index_comes_back_as_it_was_written() {
-        let category = IndexedCategory {
-            file: file("d"),
-            description: Some("Deeds.".into()),
-            published: false,
-            pending: None,
+    fn sample() -> Index {
+        let (one, two) = (origin("one", 1), origin("two", 2));
+        let file = |text: &[u8], blob: &Arc<Origin>, since: &Arc<Origin>| IndexedFile {
+            size: text.len() as u64,
+            sha256: Sha256::of(text),
+            blob: blob.clone(),
+            since: since.clone(),
         };
-        let index = Index::new(
-            "1".into(),
-            BTreeMap::from([("a".into(), category)]),
-            BTreeMap::from([("a/b".into(), skill(2))]),
-        );
-        assert_eq!(Index::parse(&index.to_json().unwrap()).unwrap(), index);
+        let note = |number, text: &str| ReleaseNote {
+            number,
+            id: id(text),
+            at: 1_700_000_000 + number,
+            by: "ana@laptop".into(),
+            source: "skills".into(),
+            created: 2 - number,
+            updated: number - 1,
+            deleted: 0,
+        };
+        let mut index = Index::new(Kind::Published, id("two"));
+        index.release = 2;
+        index.releases = vec![note(1, "one"), note(2, "two")];
+        index.pins.insert("deeds/sale".into(), 2);
+        index.files.insert("deeds/DESCRIPTION.md".into(), file(b"Deeds.", &one, &one));
+        index.files.insert("deeds/sale/SKILL.md".into(), file(b"sale", &two, &two));
+        index.files.insert("deeds/sale/references/law.md".into(), file(b"law", &one, &two));
+        index
+            .heads
+            .insert("deeds/sale".into(), SkillHead::Frontmatter("name: sale\ndescription: Sales.\n".into()));
+        index.categories.insert("deeds".into(), "Deeds.".into());
+        index
     }
 
     #[test]
-    fn what_is_no_index_is_told() {
-        let mut tried = crate::attempts::attempts!("keys");
+    fn an_index_survives_a_round_trip() {
+        assert_eq!(Index::decode(&sample().encode().unwrap()).unwrap(), sample());
+        let plain = Index { releases: sample().releases, ..Index::new(Kind::Plain, id("three")) };
+        assert_eq!(Index::decode(&plain.encode().unwrap()).unwrap(), plain);
+    }
+
+    /// The bytes that earlier programs wrote: a change here is a new format.
+    #[test]
+    fn the_golden_index_is_read_and_written() {
+        let golden = include_str!("index/golden/index-1.json");
+        assert_eq!(Index::decode(golden.as_bytes()).unwrap(), sample());
+        let written = decompress(&sample().encode().unwrap()).unwrap();
+        let pretty: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(pretty, serde_json::from_str::<serde_json::Value>(golden).unwrap());
+    }
+
+    #[test]
+    fn a_damaged_index_is_reported() {
         let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
-        for text in [
+        let valid = String::from_utf8(decompress(&sample().encode().unwrap()).unwrap()).unwrap();
+        let cut = &sample().encode().unwrap()[..100];
+        let cases: Vec<Vec<u8>> = [
             "",
             "{",
             "[]",
             "null",
             r#"{"format":1}"#,
             r#"{"format":-1}"#,
-            r#"{"format":1,"id":"x","categories":{},"skills":{"a":{"file":"S","files":{"x":{"size":-1}}}}}"#,
-            r#"{"format":1,"id":"x","categories":{},"skills":{"a":7}}"#,
+            r#"{"format":1,"kind":"other","id":"x","release":1,"releases":[]}"#,
             &deep,
-        ] {
-            assert!(Index::parse(text.as_bytes()).is_err(), "{text}");
-            tried.refused(format!("index `{text}`"));
+            &valid.replace("\"id\":\"two\"", "\"id\":\"../two\""),
+            &valid.replace("\"id\":\"two\"", "\"id\":\"\""),
+            &valid.replace("deeds/sale/SKILL.md", "../../u2/skills/SKILL.md"),
+            &valid.replace("deeds/sale/SKILL.md", "deeds//SKILL.md"),
+            &valid.replace("deeds/sale/SKILL.md", "deeds/\\u0001/SKILL.md"),
+            &valid.replace("\"blob\":1", "\"blob\":7"),
+        ]
+        .iter()
+        .map(|text| text.as_bytes().to_vec())
+        .chain([cut.to_vec()])
+        .collect();
+        for bytes in cases {
+            let shown = String::from_utf8_lossy(&bytes).chars().take(80).collect::<String>();
+            assert!(matches!(Index::decode(&bytes), Err(Unreadable::Damaged(_))), "{shown}");
         }
-        let newer = Index::parse(br#"{"format":2,"skills":"something new"}"#).unwrap_err();
-        assert!(newer.contains("format 2"), "{newer}");
     }
 
     #[test]
-    fn what_a_later_program_adds_is_passed_over() {
-        let text = r#"{"format":1,"id":"x","more":[1],"categories":{},"skills":{}}"#;
-        assert!(Index::parse(text.as_bytes()).is_ok());
+    fn a_newer_format_is_told_from_damage() {
+        let newer = br#"{"format":2,"skills":"something new"}"#;
+        assert_eq!(Index::decode(newer), Err(Unreadable::Newer(2)));
     }
 
     #[test]
-    fn a_listing_is_cut_into_less_than_pages() {
-        let index =
-            Index::new(String::new(), BTreeMap::new(), BTreeMap::from([("a/b".into(), skill(2_000))]));
-        let index = Index::parse(&index.to_json().unwrap()).unwrap();
-        let cuts: Vec<_> = index.cuts("", "").collect();
-        assert_eq!(cuts, ["a/b/f00899.md", "a/b/f01799.md"]);
-        assert_eq!(index.cuts("a/", "a/b/f00999.md").collect::<Vec<_>>(), ["a/b/f01799.md"]);
-        assert_eq!(index.cuts("b/", "").count(), 0);
+    fn fields_that_are_not_known_are_ignored() {
+        let text = r#"{"format":1,"kind":"published","id":"x","release":0,"releases":[],"more":[1]}"#;
+        assert!(Index::decode(text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_bomb_is_not_unpacked() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        let zeros = vec![b' '; 1024 * 1024];
+        for _ in 0..=MAX_BYTES / zeros.len() as u64 {
+            encoder.write_all(&zeros).unwrap();
+        }
+        let bomb = encoder.finish().unwrap();
+        let error = Index::decode(&bomb).unwrap_err();
+        assert!(error.to_string().contains("decompresses to more"), "{error}");
     }
 }

@@ -148,13 +148,12 @@ mod doctor;
 #[doc(hidden)]
 pub mod cli;
 
-pub use crate::admin::Indexed;
 pub use crate::backend::{
     Capabilities, Deleted, Edited, FileBytes, FileHits, GlobResult, Grep, GrepLine, GrepResult, NotSearched,
     Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
 };
 pub use crate::cache::CacheCounts;
-pub use crate::config::{Freshness, Role, Settings, StaticCredentials, Timeouts, env};
+pub use crate::config::{Freshness, Retention, Role, Settings, StaticCredentials, Timeouts, env};
 pub use crate::doctor::{Check, Diagnosis, Verdict};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-use crate::index::Sha256;
+use crate::index::{ReleaseId, Sha256};
 use crate::path::VirtualPath;
 
 /// The mount that has layers.
@@ -15,11 +15,13 @@ const SKILLS: &str = "skills";
 /// Its end in a key.
 const SKILLS_SUFFIX: &str = "skills/";
 
-/// The catalogue index, beside a library.
+/// What a published library contains, next to its skills.
 const INDEX: &str = ".skillfs/index.json";
-/// The content of published files, beside a library, by its SHA-256.
+/// The state of a published library's mirror.
+const MIRROR: &str = ".skillfs/mirror.json";
+/// The content of published files, by SHA-256 and the release that uploaded it.
 const BLOBS: &str = ".skillfs/blobs/";
-/// The records of releases, beside a library.
+/// The records of releases.
 const RELEASES: &str = ".skillfs/releases/";
 
 /// The longest key S3 takes, in bytes.
@@ -370,9 +372,12 @@ impl Library {
         WritableKey(ObjectKey(format!("{}{name}", self.home())))
     }
 
-    /// The catalogue index, to be written.
     pub(crate) fn index(&self) -> WritableKey {
         self.beside(INDEX)
+    }
+
+    pub(crate) fn mirror(&self) -> WritableKey {
+        self.beside(MIRROR)
     }
 
     /// A key that is ours to make and to take away again.
@@ -390,27 +395,20 @@ impl Library {
         KeyPrefix(format!("{}.skillfs/", self.home()))
     }
 
-    /// The content with this digest.
-    pub(crate) fn blob(&self, sha256: Sha256) -> WritableKey {
-        self.beside(&format!("{BLOBS}{sha256}"))
+    /// The content with this digest that a release uploaded. The key is never used for anything else.
+    pub(crate) fn blob(&self, sha256: Sha256, id: &ReleaseId) -> WritableKey {
+        self.beside(&format!("{BLOBS}{sha256}-{id}"))
     }
 
-    /// The contents whose digests begin so; all of them with nothing.
-    pub(crate) fn blobs(&self, digits: &str) -> KeyPrefix {
-        KeyPrefix(format!("{}{BLOBS}{digits}", self.home()))
+    pub(crate) fn blobs(&self) -> KeyPrefix {
+        KeyPrefix(format!("{}{BLOBS}", self.home()))
     }
 
-    /// A listed key of a blob: its digest.
-    pub(crate) fn digest_of(&self, key: &str) -> Option<Sha256> {
-        Sha256::parse(key.strip_prefix(&self.home())?.strip_prefix(BLOBS)?)
-    }
-
-    /// The record of a release. Its id keeps apart what two who publish at once write down.
-    pub(crate) fn release(&self, number: u64, id: &str) -> WritableKey {
+    /// The record of a release. Its id keeps apart what two publishers write for the same number.
+    pub(crate) fn release(&self, number: u64, id: &ReleaseId) -> WritableKey {
         self.beside(&format!("{RELEASES}{number:08}-{id}.json"))
     }
 
-    /// All records of releases.
     pub(crate) fn releases(&self) -> KeyPrefix {
         KeyPrefix(format!("{}{RELEASES}", self.home()))
     }
@@ -422,9 +420,10 @@ impl Library {
             .then(|| WritableKey(ObjectKey(key.to_owned())))
     }
 
-    /// All that lies below a path of the library.
-    pub(crate) fn directory(&self, relative: &str) -> KeyPrefix {
-        KeyPrefix(format!("{}{SKILLS}/{relative}/", self.home()))
+    /// The keys of the library itself.
+    pub(crate) fn skills(&self) -> Directory {
+        let prefix = KeyPrefix(format!("{}{SKILLS}/", self.home()));
+        Directory { path: VirtualPath::top_level(SKILLS), prefix }
     }
 
     /// A file of the library, by its path below it: to be published.
@@ -457,8 +456,7 @@ pub(crate) enum Location {
     Mount(Directory),
     /// Something inside a mount: a file, a directory, both or nothing.
     Inside { key: ObjectKey, directory: Directory },
-    /// `/skills`, or something inside it: only all its libraries together, with what their indexes say of
-    /// releases, can tell.
+    /// `/skills`, or something inside it: only all its libraries together can tell.
     Layered,
 }
 
@@ -580,7 +578,7 @@ impl Mounts {
         mount.layers.get(layer)?.library.as_ref()
     }
 
-    /// The catalogue index of a layer of `/skills`. It lies beside the library, and no path names it.
+    /// The index of a layer of `/skills`. It is next to the library, and no path names it.
     pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
         let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
@@ -588,10 +586,10 @@ impl Mounts {
     }
 
     /// The content of a published file of a layer of `/skills`.
-    pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256) -> Option<ObjectKey> {
+    pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256, id: &ReleaseId) -> Option<ObjectKey> {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
         let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
-        Some(ObjectKey(format!("{home}{BLOBS}{sha256}")))
+        Some(ObjectKey(format!("{home}{BLOBS}{sha256}-{id}")))
     }
 
     /// The key of a path inside a mount: what [`Mounts::resolve`] gives, without the rest. `None` for all

@@ -5,7 +5,7 @@
 
 mod catalog;
 mod discover;
-mod indexing;
+mod heads;
 mod library;
 mod load;
 mod local;
@@ -13,6 +13,7 @@ mod local;
 use serde::Serialize;
 
 pub use self::catalog::{AvailableSkill, Budgeted, CatalogFormat, available_skills};
+pub(crate) use self::heads::{FIRST_BYTES, MOST_BYTES, head_of};
 pub use self::library::{Dependencies, SkillLibrary, Unknown};
 pub use self::load::LoadedSkill;
 pub(crate) use self::local::judge;

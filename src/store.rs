@@ -26,7 +26,7 @@ mod write;
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::OnceCell;
@@ -52,8 +52,10 @@ use self::scope::{Granted, Passed, Scope, Scopes};
 use self::send::{Paces, Sending};
 pub(crate) use self::write::{Condition, Payload, Properties, Put, Seen, Write, pause};
 use crate::cache::Cache;
+use crate::entry::{Entry, EntryKind};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Mounts, ObjectKey, Tenant, WritableKey};
+use crate::path::VirtualPath;
 
 /// One bucket, and the client that speaks to it, on behalf of one tenant.
 #[derive(Debug, Clone)]
@@ -94,6 +96,8 @@ pub(crate) struct Bucket {
     /// How long a request may take, with all its attempts.
     operation_patience: Duration,
     clock: ServerClock,
+    /// Writes that were not answered, and may still arrive.
+    unanswered_writes: AtomicU64,
     /// AWS and the embedded store: they are known to mind conditions.
     known: bool,
     /// Set once a server said that it has no conditional deletions.
@@ -134,6 +138,14 @@ pub(crate) struct Meta {
     pub(crate) size: u64,
     pub(crate) modified: Option<SystemTime>,
     pub(crate) etag: Option<String>,
+}
+
+impl Meta {
+    /// The entry of a file.
+    pub(crate) fn entry(&self, path: VirtualPath) -> Entry {
+        let Self { size, modified, etag } = self.clone();
+        Entry { path, kind: EntryKind::File, size: Some(size), modified, etag }
+    }
 }
 
 /// An answer to a ranged request.
@@ -334,15 +346,19 @@ impl Store {
         self.known
     }
 
+    /// How many writes were not answered so far: one of them may still arrive.
+    pub(crate) fn unanswered_writes(&self) -> u64 {
+        self.unanswered_writes.load(Ordering::Relaxed)
+    }
+
+    /// Sets the server's clock ahead, as this process knows it.
+    pub(crate) fn advance_clock(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+
     /// The time at the server; ours, before it has told.
     pub(crate) fn server_time(&self) -> SystemTime {
         self.clock.now().unwrap_or_else(SystemTime::now)
-    }
-
-    /// How long sending so many bytes may take, with all attempts.
-    pub(crate) fn longest_write(&self, bytes: u64) -> Duration {
-        let parts = if bytes > self.single_put_bytes() { Duration::from_secs(60) } else { Duration::ZERO };
-        self.upload_patience(bytes).saturating_mul(self.max_attempts) + parts
     }
 
     /// The largest content that is sent in one request.

@@ -1,19 +1,17 @@
-//! What is there: libraries, their skills and sizes; and what comes from a source or goes to a folder.
+//! What is there: libraries, their skills and sizes; and what is read from them.
 
 use std::collections::BTreeMap;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::blobs::blobs;
-use super::plan::{NewContent, NewFile, NewLibrary, NewSkill};
+use super::library::{LibraryKind, State};
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
-use crate::index::Sha256;
 use crate::mount::{Library, Session};
 use crate::path::VirtualPath;
-use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
+use crate::source::{SkillFiles, SourceFile};
 
 /// Files that are read at once.
 const AT_ONCE: usize = 32;
@@ -28,7 +26,7 @@ pub struct ListedSkill {
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// The release that published it; `None` when it was put there by hand, or changed since.
+    /// The release that changed it last; `None` in a plain library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<u64>,
     /// The release that it is pinned to.
@@ -36,26 +34,26 @@ pub struct ListedSkill {
     pub pinned: Option<u64>,
 }
 
-/// What a library holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// What a library contains.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LibraryStats {
+    /// Plain or published.
+    pub kind: LibraryKind,
     /// How many skills it has.
     pub skills: u64,
-    /// How many of them were published, and are as they were.
-    pub published: u64,
     /// How many files they have.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How many releases are kept.
+    /// The number of the last release; 0 when there is none.
+    pub release: u64,
+    /// How many releases can be rolled back to.
     pub releases: u64,
     /// Contents that are kept for them.
     pub blobs: u64,
     /// Their bytes.
     pub blob_bytes: u64,
-    /// Whether it has an index.
-    pub indexed: bool,
 }
 
 /// The libraries of a bucket.
@@ -66,67 +64,6 @@ pub struct Libraries {
     pub users: Vec<UserId>,
     /// Shared libraries, sorted.
     pub shared: Vec<LibraryId>,
-}
-
-impl From<&SourceFile> for NewFile {
-    fn from(file: &SourceFile) -> Self {
-        let content = match &file.content {
-            Content::File(path) => NewContent::Local(path.clone()),
-            Content::Bytes(bytes) => NewContent::Bytes(bytes.clone()),
-        };
-        // A source gives digests that are; were one none, the content would not fit it.
-        let sha256 = Sha256::parse(&file.sha256).unwrap_or_else(|| Sha256::of(&[]));
-        Self { name: file.name.clone(), size: file.size, sha256, content }
-    }
-}
-
-impl From<&SkillFiles> for NewSkill {
-    fn from(skill: &SkillFiles) -> Self {
-        Self::new(&skill.path, skill.files.iter().map(NewFile::from).collect())
-    }
-}
-
-impl NewLibrary {
-    /// What a source holds. A skill that cannot be loaded is refused; with `strict`, one that the specification
-    /// objects to as well.
-    #[must_use]
-    pub fn of(source: &Source, strict: bool) -> Self {
-        let skills = source.skills.iter().map(|skill| {
-            let mut new = NewSkill::from(&skill.to_files());
-            new.refused = match &skill.loaded {
-                Err(said) => {
-                    let said = said
-                        .iter()
-                        .find(|said| said.severity == crate::manifest::Severity::Error)
-                        .or(said.last());
-                    Some(said.map_or_else(|| "it cannot be loaded".to_owned(), ToString::to_string))
-                }
-                Ok(_) if strict && !skill.problems.is_empty() => Some(skill.problems.join("; ")),
-                Ok(_) => None,
-            };
-            new
-        });
-        // What the source holds and cannot be taken is refused, too, and not taken for missing.
-        let refused = source.skipped.iter().filter(|skipped| skipped.refused).map(|skipped| {
-            NewSkill::refused(skipped.skill.as_ref().unwrap_or(&skipped.path), &skipped.reason)
-        });
-        let mut new = Self { skills: skills.chain(refused).collect(), ..Self::default() };
-        // What an archive says of its own origin is for nobody to believe.
-        if source.origin.kind != OriginKind::Folder {
-            for skill in &mut new.skills {
-                skill.files.retain(|file| file.name != ".source");
-            }
-        }
-        for category in &source.categories {
-            new.describe(&category.path, &category.file);
-        }
-        new
-    }
-
-    /// Gives a category its `DESCRIPTION.md`.
-    pub fn describe(&mut self, category: &str, file: &SourceFile) {
-        self.categories.insert(category.to_owned(), NewFile::from(file));
-    }
 }
 
 impl SkillFs {
@@ -144,54 +81,39 @@ impl SkillFs {
         })
     }
 
-    /// The skills of a library, sorted by path. Costs one listing and one request for the index.
+    /// The skills of a library, sorted by path. Costs one request for a published library, and a listing for a plain
+    /// one.
     ///
     /// # Errors
     /// Those of the storage.
     pub async fn library_skills(&self, library: &Library) -> Result<Vec<ListedSkill>> {
         let backend = self.own_session(&library.session()).fresh();
-        let union = backend.union_all().await?;
-        let index = union.index(0);
-        Ok(union
-            .skills()
-            .map(|(path, _)| {
-                let files = || union.files_in(path);
-                let as_published = files().all(|(_, file)| file.release.is_some());
-                let managed = index.and_then(|index| index.skills.get(path)?.managed.as_ref());
-                ListedSkill {
-                    path: path.to_owned(),
-                    files: files().count() as u64,
-                    bytes: files().map(|(_, file)| file.meta.size).sum(),
-                    release: managed.filter(|_| as_published).map(|managed| managed.release),
-                    pinned: index.and_then(|index| index.pins.get(path).copied()),
-                }
-            })
-            .collect())
+        Ok(skills(&State::load(&backend, library).await?))
     }
 
-    /// What a library holds. Costs what [`SkillFs::library_skills`] does, and sixteen listings of what is kept for
-    /// its releases.
+    /// What a library contains. Costs what [`SkillFs::library_skills`] does, and a listing of what is stored for its
+    /// releases.
     ///
     /// # Errors
     /// Those of the storage.
     pub async fn library_stats(&self, library: &Library) -> Result<LibraryStats> {
         let backend = self.own_session(&library.session()).fresh();
-        let skills = self.library_skills(library).await?;
-        let union = backend.union_all().await?;
-        let index = union.index(0);
-        let stored = match index {
-            Some(index) if index.release > 0 => blobs(&backend, library).await?,
-            _ => Vec::new(),
+        let state = State::load(&backend, library).await?;
+        let skills = skills(&state);
+        let stored = match &state.index {
+            Some(_) => backend.objects(&library.blobs()).await?,
+            None => Vec::new(),
         };
+        let index = state.index.as_ref().map(|found| &found.value);
         Ok(LibraryStats {
+            kind: state.kind,
             skills: skills.len() as u64,
-            published: skills.iter().filter(|skill| skill.release.is_some()).count() as u64,
             files: skills.iter().map(|skill| skill.files).sum(),
             bytes: skills.iter().map(|skill| skill.bytes).sum(),
+            release: index.map_or(0, |index| index.release),
             releases: index.map_or(0, |index| index.releases.len() as u64),
             blobs: stored.len() as u64,
             blob_bytes: stored.iter().map(|(_, meta)| meta.size).sum(),
-            indexed: index.is_some(),
         })
     }
 
@@ -218,7 +140,7 @@ impl SkillFs {
         }
         if groups.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, format!("there are no skills in {library}"))
-                .with_hint("look for a typing error in the name or the category"));
+                .with_hint("check the name and the category"));
         }
         let skills = groups.len() as u64;
         for (path, _) in union.descriptions().filter(|(path, _)| within(path)) {
@@ -243,4 +165,20 @@ impl SkillFs {
         }
         Ok(skills)
     }
+}
+
+fn skills(state: &State) -> Vec<ListedSkill> {
+    let index = state.index.as_ref().map(|found| &found.value);
+    let listed = |path: &str| {
+        let files = || state.tree.files_in(path);
+        let since = |name: &str| Some(index?.files.get(&format!("{path}/{name}"))?.since.release);
+        ListedSkill {
+            path: path.to_owned(),
+            files: files().count() as u64,
+            bytes: files().map(|(_, file)| file.meta.size).sum(),
+            release: files().filter_map(|(name, _)| since(name)).max(),
+            pinned: index.and_then(|index| index.pins.get(path).copied()),
+        }
+    };
+    state.tree.skills().map(|(path, _)| listed(path)).collect()
 }

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, stream};
 
-use super::plan::{NewLibrary, Plan, PushOptions};
+use super::new::{NewLibrary, PushOptions};
+use super::plan::Plan;
 use super::publish::Published;
 use crate::backend::SkillFs;
 use crate::error::Result;
@@ -17,19 +18,9 @@ const AT_ONCE: usize = 8;
 /// What came of one user: the plan, and what was published; nothing in a dry run.
 pub type PushedToUser = (UserId, Result<(Plan, Option<Published>)>);
 
-/// How many users are to be published to, and how.
-#[derive(Debug, Clone, Copy, Default)]
-#[non_exhaustive]
-pub struct ManyOptions {
-    /// Only plans.
-    pub dry_run: bool,
-    /// Waits while somebody else publishes to a user.
-    pub wait: bool,
-}
-
 impl SkillFs {
     /// Publishes the same to many users, eight at once, and tells of each what came of it, in their order. One that
-    /// fails does not stop the others; run again, those that have it already cost a listing and a look.
+    /// fails does not stop the others; run again, those that have it already cost two requests.
     ///
     /// The first user is published to alone: what is large is then copied from it on the server.
     pub async fn push_to_users(
@@ -37,7 +28,7 @@ impl SkillFs {
         users: &[UserId],
         new: &NewLibrary,
         options: &PushOptions,
-        many: ManyOptions,
+        dry_run: bool,
         watch: &(dyn Fn(u64, u64) + Sync),
     ) -> Vec<PushedToUser> {
         let (done, total) = (AtomicU64::new(0), users.len() as u64);
@@ -48,9 +39,9 @@ impl SkillFs {
         let mut rest = users.iter();
         if let Some(first) = rest.next() {
             let library = Library::User(first.clone());
-            let result = self.push_to(&library, new, &options, many).await;
-            if result.is_ok() && !many.dry_run {
-                options.copies_from(library);
+            let result = self.push_to(&library, new, &options, dry_run).await;
+            if let Ok((_, Some(published))) = &result {
+                options.copy_from = published.id.clone().map(|id| (library, id));
             }
             tell();
             results.push((first.clone(), result));
@@ -58,7 +49,7 @@ impl SkillFs {
         let (options, tell) = (&options, &tell);
         let pushes: Vec<_> = rest
             .map(|user| async move {
-                let result = self.push_to(&Library::User(user.clone()), new, options, many).await;
+                let result = self.push_to(&Library::User(user.clone()), new, options, dry_run).await;
                 tell();
                 (user.clone(), result)
             })
@@ -75,16 +66,11 @@ impl SkillFs {
         library: &Library,
         new: &NewLibrary,
         options: &PushOptions,
-        many: ManyOptions,
+        dry_run: bool,
     ) -> Result<(Plan, Option<Published>)> {
-        let mut plan = self.plan(library, new, options).await?;
-        if many.dry_run {
+        let plan = self.plan(library, new, options).await?;
+        if dry_run {
             return Ok((plan, None));
-        }
-        if let Some(under_way) = &plan.under_way {
-            let wait = many.wait || under_way.by == options.by;
-            self.resume(library, &options.by, options.lease, wait, Some(new), &|_| ()).await?;
-            plan = self.plan(library, new, options).await?;
         }
         let published = self.publish(&plan, &|_| ()).await?;
         Ok((plan, Some(published)))

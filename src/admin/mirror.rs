@@ -1,280 +1,433 @@
-//! The files of a release, where people and other tools look for them.
+//! The mirror: the plain keys of a published library, written after a release for people and other tools.
 //!
-//! Everything is conditional on what was planned: what somebody else wrote meanwhile stays.
+//! Readers never depend on it. Every write and every deletion is conditional on what was seen, so what others put
+//! there stays; [`protocol::act`](super::protocol::act) decides about each key. A publisher that is killed leaves it
+//! behind; the next push or a repair completes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::blobs::{AT_ONCE, WORTH_A_COPY, Work};
-use super::lease::Lease;
-use super::plan::{NewContent, NewFile, PlannedSkill};
-use super::publish::HandEdit;
+use super::compare::FileAction;
+use super::drift::{self, Compared, Drift, Recorded, Seen};
+use super::library::{
+    Versioned, fresh_id, mirrored_keys, only_over, read_index, read_mirror, seconds, write_document,
+};
+use super::new::NewContent;
+use super::protocol::{self, Act, Commit};
+use super::work::{AT_ONCE, PushWatch, WORTH_A_COPY, Work};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, IndexedCategory, IndexedFile};
-use crate::manifest::read_description;
+use crate::index::{Index, Mirror, ReleaseId, Sha256};
+use crate::manifest::skill_file_rank;
 use crate::mount::Library;
-use crate::store::{Condition, Meta};
+use crate::store::{Meta, pause};
 
-/// How often a deletion is tried when it cannot be told whether it took effect.
+/// How often a key is looked at again when its condition fails.
 const ATTEMPTS: u32 = 5;
-/// The description of a category.
-pub(super) const DESCRIPTION: &str = "DESCRIPTION.md";
-/// A long category's description is not read.
-const MAX_DESCRIPTION: u64 = 4 * 1024;
-
-/// What to write into the library for one skill.
-pub(super) struct Job {
-    pub(super) path: String,
-    pub(super) file: String,
-    /// What is to lie there; nothing for a skill that goes.
-    pub(super) files: BTreeMap<String, IndexedFile>,
-    /// What may be overwritten or deleted, with its ETag.
-    pub(super) was: BTreeMap<String, String>,
-    /// What lies there.
-    pub(super) live: BTreeMap<String, Meta>,
-    pub(super) content: BTreeMap<String, NewContent>,
-}
-
-/// All that a release writes into the library.
-#[derive(Default)]
-pub(super) struct Jobs {
-    pub(super) skills: Vec<Job>,
-    pub(super) categories: Vec<Job>,
-}
+/// The ETag that the record has for a key that others have removed: no key has it.
+const REMOVED: &str = "";
 
 /// What came of it.
-pub(super) struct JobDone {
-    pub(super) path: String,
-    /// The ETags of what lies there now.
-    pub(super) etags: BTreeMap<String, String>,
-    pub(super) by_hand: Vec<HandEdit>,
+#[derive(Debug, Default)]
+pub(super) struct Mirrored {
+    /// What others have changed.
+    pub(super) drift: Vec<Drift>,
+    /// Whether nobody else can still be writing.
+    pub(super) settled: bool,
 }
 
-impl Work<'_> {
-    /// Writes what one skill is into the library. Its `SKILL.md` is the last to come and the first to go, so that
-    /// also those who know nothing of releases find no skill without its files.
-    pub(super) async fn mirror(&self, lease: &Lease<'_>, job: Job) -> Result<JobDone> {
-        let mut done = JobDone { path: job.path.clone(), etags: BTreeMap::new(), by_hand: Vec::new() };
-        let (own, others): (Vec<_>, Vec<_>) = job.files.iter().partition(|(name, _)| **name == job.file);
-        let goes = |name: &&String| !job.files.contains_key(*name);
-        if job.files.is_empty() {
-            // The skill goes: first what makes it one.
-            let own = job.was.keys().find(|name| **name == job.file);
-            if let Some(name) = own {
-                self.remove(lease, &job, name, &mut done).await?;
-            }
-        }
-        for files in [others, own] {
-            let writes: Vec<_> =
-                files.into_iter().map(|(name, file)| self.mirror_file(lease, &job, name, file)).collect();
-            let written: Vec<_> = stream::iter(writes).buffered(AT_ONCE).try_collect().await?;
-            for (name, etag) in written {
-                match etag {
-                    Some(etag) => {
-                        done.etags.insert(name, etag);
-                    }
-                    None => done.by_hand.push(HandEdit { path: format!("{}/{name}", job.path) }),
+/// Keys that are ours, by path: their ETag, and their content where that is known.
+pub(super) type Keys = BTreeMap<String, (String, Option<Sha256>)>;
+
+/// How the mirror is brought up to date.
+pub(super) struct Mirroring<'a> {
+    pub(super) backend: &'a S3Backend,
+    pub(super) library: &'a Library,
+    /// The release that this process has committed.
+    pub(super) own: Option<&'a ReleaseId>,
+    /// Contents that are at hand.
+    pub(super) contents: BTreeMap<Sha256, NewContent>,
+    /// Compares every key, also where the record says that nothing is to be done.
+    pub(super) thorough: bool,
+    /// The keys were there before the release: one that is missing now was removed by others.
+    pub(super) adopting: bool,
+    pub(super) overwrite: bool,
+    pub(super) patience: Duration,
+    pub(super) watch: PushWatch<'a>,
+}
+
+/// A newer release was committed, or another process completed the mirror.
+struct Overtaken;
+
+/// What came of a key.
+enum Done {
+    /// It is ours, with this ETag.
+    Written(String, Sha256),
+    Removed,
+    Drift(Drift),
+}
+
+impl Mirroring<'_> {
+    /// Brings the mirror to the newest release. `base` is the release that ours was made on; `keys` are those that
+    /// are known to be the library's own.
+    ///
+    /// What others have changed is left alone, and returned.
+    pub(super) async fn complete(&self, newest: Index, base: Option<&Index>, keys: Keys) -> Result<Mirrored> {
+        let unanswered = self.backend.store().unanswered_writes();
+        let deadline = Instant::now() + self.patience;
+        let (mut index, mut base, mut keys, mut round) = (newest, base, keys, 0);
+        loop {
+            match self.complete_once(&index, base, &mut keys, unanswered).await? {
+                Ok(done) => return Ok(done),
+                Err(Overtaken) if Instant::now() >= deadline => {
+                    return Err(Error::new(
+                        ErrorKind::Conflict,
+                        format!("others keep publishing to {}: they write its keys", self.library),
+                    )
+                    .with_hint("`admin verify` tells whether they have; its `--repair` completes them"));
                 }
+                Err(Overtaken) => {}
+            }
+            round += 1;
+            pause(round).await;
+            base = None;
+            match read_index(self.backend, self.library).await? {
+                Some(Versioned { value, .. }) if value.is_published() => index = value,
+                // It is plain now: its keys are nobody's mirror.
+                _ => return Ok(Mirrored::default()),
             }
         }
-        for name in job.was.keys().filter(goes) {
-            self.remove(lease, &job, name, &mut done).await?;
-        }
-        let known = |name: &&String| !job.files.contains_key(*name) && !job.was.contains_key(*name);
-        for name in job.live.keys().filter(known) {
-            done.by_hand.push(HandEdit { path: format!("{}/{name}", job.path) });
-        }
-        Ok(done)
     }
 
-    /// One file; its ETag, or nothing when somebody else wrote it meanwhile.
-    async fn mirror_file(
+    async fn complete_once(
         &self,
-        lease: &Lease<'_>,
-        job: &Job,
-        name: &str,
-        file: &IndexedFile,
-    ) -> Result<(String, Option<String>)> {
-        let path = format!("{}/{name}", job.path);
-        let live = job.live.get(name).and_then(|meta| meta.etag.as_deref());
-        if live.is_some_and(|etag| etag == file.etag) {
-            return Ok((name.to_owned(), Some(file.etag.clone())));
+        index: &Index,
+        base: Option<&Index>,
+        keys: &mut Keys,
+        unanswered: u64,
+    ) -> Result<Result<Mirrored, Overtaken>> {
+        let found = read_mirror(self.backend, self.library).await?;
+        let modified = found.as_ref().and_then(|found| found.modified);
+        let (mirror, mut seen) = match found {
+            Some(Versioned { value, etag, .. }) => (value, Some(etag)),
+            None => (None, None),
+        };
+        let is_at = |id: &ReleaseId| mirror.as_ref().is_some_and(|mirror| mirror.id == *id);
+        let was_settled = mirror.as_ref().is_some_and(|mirror| mirror.settled);
+        if is_at(&index.id) && was_settled && !self.thorough && keys.is_empty() {
+            return Ok(Ok(Mirrored { drift: Vec::new(), settled: true }));
         }
-        let (location, key) = self.library.file(&path)?;
-        let was = job.was.get(name).map(String::as_str);
-        let _room = self.room(file.size).await?;
-        let fails = |e: Error| e.during("publish", &location);
-        let mut failed = None;
-        if live == was {
-            let condition = match was {
-                Some(etag) => Condition::Version { etag: etag.to_owned(), known: None },
-                None => Condition::Absent,
+        // Another release may have been committed and mirrored meanwhile; or it is so old that it is not listed.
+        if mirror.as_ref().is_some_and(|mirror| !index.lists(&mirror.id)) {
+            let now = read_index(self.backend, self.library).await?;
+            if now.is_none_or(|now| now.value.id != index.id) {
+                return Ok(Err(Overtaken));
+            }
+        }
+        // By the time at which the keys are listed, not by that at which they are written.
+        let quiet = protocol::is_settled(self.since_others_wrote(index, modified));
+        let short = base.filter(|base| {
+            !self.thorough && keys.is_empty() && protocol::needs_no_listing(is_at(&base.id), was_settled)
+        });
+        let (recorded, compared) = match (short, &mirror) {
+            (Some(base), Some(mirror)) => changed_keys(index, base, mirror, self.overwrite),
+            _ => self.all_keys(index, mirror.as_ref(), keys).await?,
+        };
+        let idle = compared.values().all(|key| !matches!(key.act, Act::Write | Act::Delete));
+        let mut started = index.releases.last().filter(|note| Some(&note.id) == self.own).map(|note| note.at);
+        if started.is_none() && !idle {
+            // No release of ours tells others that somebody is writing: the record does.
+            let announced = match &mirror {
+                Some(mirror) => Mirror { settled: false, nonce: fresh_id()?, ..mirror.clone() },
+                None => {
+                    Mirror { id: fresh_id()?, nonce: fresh_id()?, settled: false, etags: BTreeMap::new() }
+                }
             };
-            // What is large lies on the server already.
-            let mut written = Err(Error::new(ErrorKind::NotFound, "it was not copied"));
-            if file.size >= WORTH_A_COPY && self.backend.copies_conditionally() {
-                let blob = self.library.blob(file.sha256);
-                lease.hold().await?;
-                written = self.backend.copy_object(blob.key(), &key, name, condition.clone()).await;
+            match self.record(&announced, seen.as_deref()).await? {
+                Some(etag) => seen = Some(etag),
+                None => return Ok(Err(Overtaken)),
             }
-            if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
-                let content = job.content.get(name).unwrap_or(&NewContent::Blob);
-                let bytes = self.content(&path, file.sha256, content).await?;
-                lease.hold().await?;
-                written = self.backend.put_object(&key, name, bytes, condition).await;
-            }
-            match written {
-                Ok(Some(Some(etag))) => {
-                    self.tell(1, file.size);
-                    return Ok((name.to_owned(), Some(etag)));
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    lease.failed(&error);
-                    if error.kind() != ErrorKind::Conflict {
-                        return Err(fails(error));
-                    }
-                    failed = Some(error);
-                }
-            }
+            started = Some(seconds(self.backend.server_time()));
         }
-        // Another version lies there: perhaps it is ours, from before an interruption.
-        let there = self.backend.digest_object(key.key()).await.map_err(fails)?;
-        if let Some((sha256, meta)) = &there
-            && *sha256 == file.sha256
+        // Without a listing, the keys that the release does not change are as they are recorded.
+        let mut etags = if short.is_some() { recorded.etags.clone() } else { BTreeMap::new() };
+        let written = self.write(index, &recorded, compared, keys, &mut etags, started).await?;
+        let Ok(drift) = written else { return Ok(Err(Overtaken)) };
+        let answered = self.backend.store().unanswered_writes() == unanswered;
+        // A library that was plain had no mirror to write.
+        let undisturbed = was_settled && (is_at(&index.id) || self.adopting);
+        let settled = answered && (short.is_some() || quiet || undisturbed);
+        if is_at(&index.id)
+            && idle
+            && mirror.is_some_and(|mirror| mirror.settled == settled && mirror.etags == etags)
         {
-            self.tell(1, file.size);
-            return Ok((name.to_owned(), meta.etag.clone()));
+            return Ok(Ok(Mirrored { drift, settled }));
         }
-        // What was there before is no edit: our own write did not get through.
-        let unchanged = there.as_ref().and_then(|(_, meta)| meta.etag.as_deref()) == was;
-        if let (Some(error), true) = (failed, unchanged) {
-            return Err(fails(error));
-        }
-        self.tell(1, file.size);
-        Ok((name.to_owned(), None))
+        let mirror = Mirror { id: index.id.clone(), nonce: fresh_id()?, settled, etags };
+        Ok(match self.record(&mirror, seen.as_deref()).await? {
+            Some(_) => Ok(Mirrored { drift, settled }),
+            None => Err(Overtaken),
+        })
     }
 
-    async fn remove(&self, lease: &Lease<'_>, job: &Job, name: &str, done: &mut JobDone) -> Result<()> {
-        let path = format!("{}/{name}", job.path);
-        let Some(live) = job.live.get(name) else { return Ok(()) };
-        let (location, key) = self.library.file(&path)?;
-        let _room = self.room(0).await?;
-        let fails = |e: Error| e.during("delete", &location);
-        let mut there = live.clone();
-        for attempt in 1..=ATTEMPTS {
-            if there.etag.as_ref() != job.was.get(name) {
-                done.by_hand.push(HandEdit { path });
-                return Ok(());
+    /// Every key, compared with the newest release.
+    async fn all_keys(
+        &self,
+        index: &Index,
+        mirror: Option<&Mirror>,
+        keys: &Keys,
+    ) -> Result<(Recorded, BTreeMap<String, Compared>)> {
+        // What an earlier mirror has recorded of a library that was plain since says nothing.
+        let mirror = mirror.filter(|_| !self.adopting);
+        let mut recorded = Recorded::of(self.backend, self.library, index, mirror).await;
+        recorded.complete |= self.adopting;
+        let present = mirrored_keys(self.backend, self.library).await?;
+        for (path, (etag, sha256)) in keys {
+            // What the release replaces is not missed.
+            if sha256.is_some() || present.contains_key(path) {
+                recorded.etags.insert(path.clone(), etag.clone());
             }
-            lease.hold().await?;
-            match self.backend.delete_object(&key, &there).await {
-                Ok(true) => return Ok(()),
-                Ok(false) => {}
-                Err(error) => {
-                    lease.failed(&error);
-                    if error.kind() != ErrorKind::Conflict || attempt == ATTEMPTS {
-                        return Err(fails(error));
+            match sha256 {
+                Some(sha256) => recorded.contents.insert(path.clone(), *sha256),
+                None => recorded.contents.remove(path),
+            };
+        }
+        let compared =
+            drift::compare(self.backend, self.library, index, &recorded, &present, self.overwrite).await?;
+        Ok((recorded, compared))
+    }
+
+    /// Replaces the record of the mirror. `None` when somebody else did.
+    async fn record(&self, mirror: &Mirror, seen: Option<&str>) -> Result<Option<String>> {
+        let internal = |e| Error::new(ErrorKind::Internal, "the mirror could not be recorded").with_source(e);
+        let bytes = mirror.encode().map_err(internal)?;
+        for round in 1..=ATTEMPTS {
+            match write_document(self.backend, &self.library.mirror(), bytes.clone(), seen).await {
+                Ok(Some(Some(etag))) => return Ok(Some(etag)),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                Err(error) => return Err(error.during("record the mirror of", self.library)),
+            }
+            // It may have taken effect all the same: the record itself tells.
+            let now = read_mirror(self.backend, self.library).await?;
+            let recorded = now.as_ref().and_then(|now| now.value.as_ref());
+            let is_ours = recorded.is_some_and(|recorded| recorded.nonce == mirror.nonce);
+            let is_base = now.as_ref().map(|now| now.etag.as_str()) == seen;
+            match protocol::commit(is_ours, is_base, false) {
+                Commit::Done => return Ok(now.map(|now| now.etag)),
+                Commit::Resend => pause(round).await,
+                Commit::Lost | Commit::Unknown => return Ok(None),
+            }
+        }
+        // It may still arrive: whoever comes next finds out.
+        Err(Error::uncertain(Error::new(ErrorKind::Conflict, "the mirror could not be recorded")))
+    }
+
+    /// How long ago somebody else has published, or recorded the mirror.
+    fn since_others_wrote(&self, index: &Index, recorded: Option<SystemTime>) -> Duration {
+        let mut others = index.releases.iter().rev().filter(|note| Some(&note.id) != self.own);
+        let last = others.next().map(|note| note.at).max(recorded.map(seconds));
+        let now = seconds(self.backend.server_time());
+        last.map_or(Duration::MAX, |at| Duration::from_secs(now.saturating_sub(at)))
+    }
+
+    /// Writes and deletes what was decided. Files come before their `SKILL.md` and go after it, so that programs
+    /// that read the keys find no skill without its files.
+    async fn write(
+        &self,
+        index: &Index,
+        recorded: &Recorded,
+        compared: BTreeMap<String, Compared>,
+        keys: &mut Keys,
+        etags: &mut BTreeMap<String, String>,
+        started: Option<u64>,
+    ) -> Result<Result<Vec<Drift>, Overtaken>> {
+        let mut drift = drift::drifted(index, &compared);
+        for (path, key) in &compared {
+            match (key.act, &key.seen) {
+                (Act::Keep, Some(seen)) => etags.insert(path.clone(), seen.etag.clone()),
+                (Act::Drift, None) => etags.insert(path.clone(), REMOVED.to_owned()),
+                _ => etags.remove(path),
+            };
+        }
+        let size = |path: &str| index.files.get(path).map_or(0, |file| file.size);
+        let todo: Vec<(String, Compared)> =
+            compared.into_iter().filter(|(_, key)| matches!(key.act, Act::Write | Act::Delete)).collect();
+        let total = (todo.len() as u64, todo.iter().map(|(path, _)| size(path)).sum());
+        let work = Work::new(self.backend, self.library, "mirroring", total, self.watch);
+        let is_skill_file =
+            |path: &str| path.rsplit('/').next().is_some_and(|name| skill_file_rank(name).is_some());
+        let phases = [(Act::Delete, true), (Act::Write, false), (Act::Write, true), (Act::Delete, false)];
+        for (act, own_file) in phases {
+            let phase = todo.iter().filter(|(path, key)| key.act == act && is_skill_file(path) == own_file);
+            let writes: Vec<_> = phase
+                .map(|(path, key)| self.write_key(&work, index, recorded, path, key.clone(), started))
+                .collect();
+            let mut writes = stream::iter(writes).buffer_unordered(AT_ONCE);
+            let (mut done, mut overtaken) = (Vec::new(), false);
+            while let Some((path, outcome)) = writes.try_next().await? {
+                match outcome {
+                    Ok(outcome) => done.push((path, outcome)),
+                    Err(Overtaken) => overtaken = true,
+                }
+            }
+            drop(writes);
+            for (path, outcome) in done {
+                match outcome {
+                    Done::Written(etag, sha256) => {
+                        etags.insert(path.clone(), etag.clone());
+                        keys.insert(path, (etag, Some(sha256)));
+                    }
+                    Done::Removed => {
+                        keys.remove(&path);
+                    }
+                    Done::Drift(found) => {
+                        if found.change == FileAction::Remove {
+                            etags.insert(path, REMOVED.to_owned());
+                        }
+                        drift.push(found);
                     }
                 }
             }
-            match self.backend.object_meta(key.key()).await.map_err(fails)? {
-                Some(meta) => there = meta,
-                None => return Ok(()),
+            if overtaken {
+                return Ok(Err(Overtaken));
             }
         }
-        Err(fails(Error::new(ErrorKind::Conflict, "it cannot be deleted, though it is what it was")))
+        drift.sort_by(|one, other| one.path.cmp(&other.path));
+        Ok(Ok(drift))
+    }
+
+    /// Writes or deletes one key. When its condition fails, the index is read again before anything is decided.
+    async fn write_key(
+        &self,
+        work: &Work<'_>,
+        index: &Index,
+        recorded: &Recorded,
+        path: &str,
+        mut key: Compared,
+        started: Option<u64>,
+    ) -> Result<(String, Result<Done, Overtaken>)> {
+        let (location, object) = self.library.file(path)?;
+        let now = || seconds(self.backend.server_time());
+        let age = || started.map_or(0, |started| now().saturating_sub(started));
+        let wanted = index.files.get(path);
+        let told = |done| Ok((path.to_owned(), done));
+        for attempt in 1.. {
+            if protocol::mirror_expired(Duration::from_secs(age())) {
+                return Err(Error::new(ErrorKind::Timeout, "writing the keys took too long")
+                    .with_hint("`admin verify --repair` completes them"));
+            }
+            let failed = match (key.act, wanted) {
+                (Act::Keep, Some(file)) => {
+                    let etag = key.seen.map(|seen| seen.etag).unwrap_or_default();
+                    return told(Ok(Done::Written(etag, file.sha256)));
+                }
+                (Act::Keep, None) => return told(Ok(Done::Removed)),
+                (Act::Write, Some(file)) => {
+                    let _room = work.room(file.size).await?;
+                    let seen = key.seen.as_ref().map(|seen| seen.etag.as_str());
+                    match self.put(work, index, path, seen).await {
+                        Ok(Some(Some(etag))) => {
+                            work.tell(1, file.size);
+                            return told(Ok(Done::Written(etag, file.sha256)));
+                        }
+                        Ok(_) => None,
+                        Err(error) => Some(error),
+                    }
+                }
+                (Act::Delete, _) => {
+                    let _room = work.room(0).await?;
+                    let (etag, size) =
+                        key.seen.as_ref().map(|seen| (seen.etag.clone(), seen.size)).unwrap_or_default();
+                    let version = Meta { size, modified: None, etag: Some(etag) };
+                    match self.backend.delete_object(&object, &version).await {
+                        Ok(true) => {
+                            work.tell(1, 0);
+                            return told(Ok(Done::Removed));
+                        }
+                        Ok(false) => None,
+                        Err(error) => Some(error),
+                    }
+                }
+                _ => {
+                    let found = BTreeMap::from([(path.to_owned(), key)]);
+                    let drift = drift::drifted(index, &found).pop();
+                    work.tell(1, 0);
+                    return told(Ok(drift.map_or(Done::Removed, Done::Drift)));
+                }
+            };
+            if let Some(error) = failed
+                && (error.kind() != ErrorKind::Conflict || attempt == ATTEMPTS)
+            {
+                return Err(error.during("write", &location));
+            }
+            let now = read_index(self.backend, self.library).await?;
+            if now.is_none_or(|now| now.value.id != index.id) || attempt == ATTEMPTS {
+                return told(Err(Overtaken));
+            }
+            let found =
+                self.backend.digest_object(object.key()).await.map_err(|e| e.during("read", &location))?;
+            let seen = found.map(|(sha256, meta)| Seen {
+                etag: meta.etag.unwrap_or_default(),
+                size: meta.size,
+                sha256: Some(sha256),
+            });
+            let unclear = seen.as_ref().and_then(|seen| Some((path.to_owned(), seen.sha256?)));
+            let unclear = unclear.filter(|(_, sha256)| wanted.map(|file| file.sha256) != Some(*sha256));
+            let named = drift::named(self.backend, self.library, index, unclear.into_iter().collect()).await;
+            let act = recorded.act(index, path, seen.as_ref(), named.contains(path), self.overwrite);
+            key = Compared { act, seen };
+        }
+        told(Err(Overtaken))
+    }
+
+    /// One file of the newest release, over the version that was seen.
+    async fn put(
+        &self,
+        work: &Work<'_>,
+        index: &Index,
+        path: &str,
+        seen: Option<&str>,
+    ) -> Result<Option<Option<String>>> {
+        let (_, key) = self.library.file(path)?;
+        let Some(file) = index.files.get(path) else { return Ok(None) };
+        let name = path.rsplit('/').next().unwrap_or_default();
+        // Only what this process has uploaded is known to be what its digest says.
+        let uploaded = Some(&file.blob.id) == self.own;
+        if file.size >= WORTH_A_COPY && uploaded && self.backend.copies_conditionally() {
+            let blob = self.library.blob(file.sha256, &file.blob.id);
+            match self.backend.copy_object(blob.key(), &key, name, only_over(seen)).await {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                done => return done,
+            }
+        }
+        let blob = NewContent::Blob(file.blob.clone());
+        let content = self.contents.get(&file.sha256).unwrap_or(&blob);
+        let bytes = work.content(path, file.sha256, content).await?;
+        self.backend.put_object(&key, name, bytes, only_over(seen)).await
     }
 }
 
-/// What a skill is to be, from a plan.
-pub(super) fn job_of(skill: &PlannedSkill, index: &Index) -> Job {
-    let known = index.skills.get(&skill.path);
-    let (files, content) = match &skill.new {
-        Some(new) => (
-            known.map(|known| known.files.clone()).unwrap_or_default(),
-            new.files.iter().map(|file| (file.name.clone(), file.content.clone())).collect(),
-        ),
-        None => (BTreeMap::new(), BTreeMap::new()),
-    };
-    let was = skill.live.iter().filter_map(|(name, meta)| Some((name.clone(), meta.etag.clone()?))).collect();
-    Job {
-        path: skill.path.clone(),
-        file: known.map(|known| known.file.clone()).unwrap_or_default(),
-        files,
-        was,
-        live: skill.live.clone(),
-        content,
-    }
-}
-
-/// The description of a category, from a plan.
-pub(super) fn description_job(planned: &PlannedSkill, index: &Index) -> Option<Job> {
-    let (path, file) = described(planned)?;
-    let pending = index.categories.get(path)?.pending.as_ref()?;
-    let indexed = IndexedFile { size: file.size, etag: String::new(), sha256: file.sha256 };
-    Some(Job {
-        path: path.to_owned(),
-        file: DESCRIPTION.to_owned(),
-        files: BTreeMap::from([(DESCRIPTION.to_owned(), indexed)]),
-        was: pending.was.iter().map(|etag| (DESCRIPTION.to_owned(), etag.clone())).collect(),
-        live: planned.live.clone(),
-        content: BTreeMap::from([(DESCRIPTION.to_owned(), file.content.clone())]),
-    })
-}
-
-/// One object: it is the old one or the new one. `None` when somebody changed it meanwhile.
-pub(super) async fn write_category(
-    work: &Work<'_>,
-    lease: &Lease<'_>,
-    job: &Job,
-) -> Result<Option<IndexedCategory>> {
-    let Some(file) = job.files.get(DESCRIPTION) else { return Ok(None) };
-    let (_, etag) = work.mirror_file(lease, job, DESCRIPTION, file).await?;
-    let Some(etag) = etag else { return Ok(None) };
-    let content = job.content.get(DESCRIPTION).unwrap_or(&NewContent::Blob);
-    let description = match file.size <= MAX_DESCRIPTION {
-        true => read_description(&work.content(&job.path, file.sha256, content).await?, true),
-        false => None,
-    };
-    let file = IndexedFile { size: file.size, etag, sha256: file.sha256 };
-    Ok(Some(IndexedCategory { file, description, published: true, pending: None }))
-}
-
-pub(super) fn described(planned: &PlannedSkill) -> Option<(&str, &NewFile)> {
-    let new = planned.new.as_ref()?;
-    Some((&new.path, new.files.first()?))
-}
-
-/// What lies where the jobs are to write.
-pub(super) async fn look(backend: &S3Backend, library: &Library, jobs: &mut Jobs) -> Result<()> {
-    let looks: Vec<_> = jobs.skills.iter().map(|job| live_objects(backend, library, &job.path)).collect();
-    let looks: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
-    for (job, live) in jobs.skills.iter_mut().zip(looks) {
-        job.live = live;
-    }
-    for job in &mut jobs.categories {
-        let (_, key) = library.file(&format!("{}/{DESCRIPTION}", job.path))?;
-        let there = backend.object_meta(key.key()).await?;
-        job.live = there.map(|meta| (DESCRIPTION.to_owned(), meta)).into_iter().collect();
-    }
-    Ok(())
-}
-
-/// What lies below a skill's path, whatever releases say.
-pub(super) async fn live_objects(
-    backend: &S3Backend,
-    library: &Library,
-    path: &str,
-) -> Result<BTreeMap<String, Meta>> {
-    let prefix = library.directory(path);
-    let top = prefix.as_str().len();
-    let objects = backend.objects(&prefix).await?;
-    Ok(objects
-        .into_iter()
-        .filter(|(key, _)| key.len() > top && !key.ends_with('/'))
-        .map(|(key, meta)| (key[top..].to_owned(), meta))
-        .collect())
+/// The keys that a release changes, where the mirror is known to be as the release before it.
+fn changed_keys(
+    index: &Index,
+    base: &Index,
+    mirror: &Mirror,
+    overwrite: bool,
+) -> (Recorded, BTreeMap<String, Compared>) {
+    let contents = base.files.iter().map(|(path, file)| (path.clone(), file.sha256)).collect();
+    let recorded = Recorded { etags: mirror.etags.clone(), contents, complete: true };
+    let paths: BTreeSet<&String> = base.files.keys().chain(index.files.keys()).collect();
+    let digest = |index: &Index, path: &str| index.files.get(path).map(|file| file.sha256);
+    let changed = paths.into_iter().filter(|path| digest(base, path) != digest(index, path));
+    let compared = changed.map(|path| {
+        let etag = recorded.etags.get(path).filter(|etag| *etag != REMOVED).cloned();
+        let seen = etag.map(|etag| Seen { etag, size: 0, sha256: None });
+        let act = recorded.act(index, path, seen.as_ref(), false, overwrite);
+        (path.clone(), Compared { act, seen })
+    });
+    let compared = compared.collect();
+    (recorded, compared)
 }

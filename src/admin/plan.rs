@@ -1,309 +1,182 @@
-//! What a push would do: a library compared with what is to be published.
+//! What a change would do to a library. A publisher that loses a race plans again on the newer release, and goes on
+//! only if the changes are the same.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
-use super::lease::UnderWay;
-use crate::backend::{S3Backend, SkillFs, Union};
+use super::compare::{
+    Action, Adopted, Change, Compared, Digests, FileChange, PlannedSkill, adopted, compare, diff, paths,
+};
+use super::drift;
+use super::library::{LibraryKind, State, Versioned, read_record};
+use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
+use crate::backend::{S3Backend, SkillFs, Union, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::index::{Index, Sha256, State};
-use crate::manifest::skill_file;
+use crate::index::Index;
 use crate::mount::Library;
 use crate::path::VirtualPath;
-use crate::source::Source;
-use crate::store::Meta;
 
 /// Files that are read at once, to compare them.
 const AT_ONCE: usize = 32;
-/// How often a library is looked at again when it changes meanwhile.
-const ROUNDS: u32 = 5;
 
-/// A file that is to be published.
-#[derive(Debug, Clone)]
-pub struct NewFile {
-    pub(crate) name: String,
-    pub(crate) size: u64,
-    pub(crate) sha256: Sha256,
-    pub(crate) content: NewContent,
-}
-
-/// Where its content is.
-#[derive(Debug, Clone)]
-pub(crate) enum NewContent {
-    Bytes(Bytes),
-    /// In a local file, which must still have the digest when it is read.
-    Local(PathBuf),
-    /// Among the blobs of the library.
-    Blob,
-}
-
-impl NewFile {
-    /// A file of a skill, by its path below the skill's directory, and what it holds.
-    #[must_use]
-    pub fn new(name: impl Into<String>, content: impl Into<Bytes>) -> Self {
-        let content = content.into();
-        let (size, sha256) = (content.len() as u64, Sha256::of(&content));
-        Self { name: name.into(), size, sha256, content: NewContent::Bytes(content) }
-    }
-}
-
-/// A skill that is to be published.
-#[derive(Debug, Clone)]
-pub struct NewSkill {
-    pub(crate) path: String,
-    pub(crate) files: Vec<NewFile>,
-    /// Why it is not to be.
-    pub(crate) refused: Option<String>,
-}
-
-impl NewSkill {
-    /// A skill by its path below `/skills`, such as `escrituras/compraventa`, with all its files.
-    #[must_use]
-    pub fn new(path: impl Into<String>, files: Vec<NewFile>) -> Self {
-        Self { path: path.into(), files, refused: None }
-    }
-
-    /// Its path below `/skills`.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// Its files that are held in memory: their names and what they hold.
-    pub fn contents(&self) -> impl Iterator<Item = (&str, &Bytes)> {
-        self.files.iter().filter_map(|file| match &file.content {
-            NewContent::Bytes(bytes) => Some((file.name.as_str(), bytes)),
-            NewContent::Local(_) | NewContent::Blob => None,
-        })
-    }
-
-    /// A skill that is not to be published, and why: it stands in the plan.
-    #[must_use]
-    pub fn refused(path: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { path: path.into(), files: Vec::new(), refused: Some(why.into()) }
-    }
-
-    /// The name of its `SKILL.md`, in its own letter case.
-    pub(super) fn file(&self) -> Option<&str> {
-        skill_file(self.files.iter().map(|file| file.name.as_str()))
-    }
-}
-
-/// Skills that are to be published, and the descriptions of their categories.
-#[derive(Debug, Clone, Default)]
-pub struct NewLibrary {
-    /// The skills.
-    pub skills: Vec<NewSkill>,
-    pub(crate) categories: BTreeMap<String, NewFile>,
-    /// Only these skills of the library may be deleted.
-    pub(crate) only: Option<BTreeSet<String>>,
-    /// Where local files lie, for as long as they are needed.
-    pub(crate) source: Option<std::sync::Arc<Source>>,
-}
-
-impl NewLibrary {
-    /// Publishes nothing; of what is there, these skills may be deleted.
-    #[must_use]
-    pub fn nothing_but(skills: impl IntoIterator<Item = String>) -> Self {
-        Self { only: Some(skills.into_iter().collect()), ..Self::default() }
-    }
-
-    /// Keeps the source that the files come from: an unpacked archive goes with it.
-    #[must_use]
-    pub fn keeping(mut self, source: Source) -> Self {
-        self.source = Some(std::sync::Arc::new(source));
-        self
-    }
-}
-
-/// How to publish.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct PushOptions {
-    /// Deletes skills of the library that are not among those that are published.
-    pub delete: bool,
-    /// Only skills of this category are deleted.
-    pub category: Option<String>,
-    /// Publishes over skills that were changed by hand, and over files that belong to none.
-    pub overwrite: bool,
-    /// Who publishes; it stands in the release.
-    pub by: String,
-    /// Where it comes from; it stands in the release.
-    pub source: String,
-    /// How long the library is held at once, in seconds. Whoever dies while publishing holds it for so long.
-    pub lease: u64,
-    /// A library that has the same content already: what is large is copied from there, on the server.
-    pub(crate) copy_from: Option<Library>,
-}
-
-impl PushOptions {
-    /// What is large is copied from a library that it was published to before, on the server.
-    pub fn copies_from(&mut self, library: Library) {
-        self.copy_from = Some(library);
-    }
-}
-
-impl Default for PushOptions {
-    fn default() -> Self {
-        Self {
-            delete: false,
-            category: None,
-            overwrite: false,
-            by: String::new(),
-            source: String::new(),
-            lease: 30,
-            copy_from: None,
-        }
-    }
-}
-
-/// What happens to a skill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// It is new.
-    Create,
-    /// It differs.
-    Update,
-    /// It goes.
-    Delete,
-    /// It is the same already.
-    Unchanged,
-    /// It is pinned to a release, and stays as it is.
-    Pinned,
-    /// It is not published, for a reason.
-    Refused,
-}
-
-/// What happens to a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Change {
-    /// It is new.
-    Add,
-    /// It differs.
-    Change,
-    /// It goes.
-    Remove,
-}
-
-/// What happens to one file of a skill.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct FileChange {
-    /// Its path below the skill's directory.
-    pub name: String,
-    /// What happens to it.
-    pub change: Change,
-    /// Its size: the new one, or that of what goes.
-    pub size: u64,
-}
-
-/// What happens to one skill.
-#[derive(Debug, Clone, Serialize)]
-#[non_exhaustive]
-pub struct PlannedSkill {
-    /// Its path below `/skills`; of a category's description, that file's path.
-    pub path: String,
-    /// What happens to it.
-    pub action: Action,
-    /// The files that change.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<FileChange>,
-    /// Why, where that is not plain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-    /// What is to be published.
-    #[serde(skip)]
-    pub(super) new: Option<NewSkill>,
-    /// What lies there now.
-    #[serde(skip)]
-    pub(super) live: BTreeMap<String, Meta>,
-    /// Its files that stay as they are, with their ETags.
-    #[serde(skip)]
-    pub(super) same: BTreeMap<String, String>,
-    /// Whether a release has what lies there now.
-    #[serde(skip)]
-    pub(super) kept: bool,
-}
-
-/// What a push would do.
+/// What a change would do.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
     /// The library.
     #[serde(skip)]
     pub library: Library,
+    /// What it is now.
+    pub kind: LibraryKind,
+    /// Whether this makes a release; otherwise the keys of a plain library are written.
+    pub makes_release: bool,
     /// Its skills, sorted by path.
     pub skills: Vec<PlannedSkill>,
-    /// Descriptions of categories that change.
+    /// Changes of files outside skills, such as descriptions of categories.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub categories: Vec<PlannedSkill>,
-    /// Who is publishing to this library at the moment.
+    pub files: Vec<FileChange>,
+    /// For a plain library that is published: what it contains already.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub under_way: Option<UnderWay>,
+    pub adopted: Option<Adopted>,
+    /// Skills that are pinned, with their release, or unpinned.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub pins: BTreeMap<String, Option<u64>>,
+    #[serde(skip)]
+    pub(super) task: Task,
     #[serde(skip)]
     pub(super) base: Base,
+    #[serde(skip)]
+    pub(super) changes: Vec<Change>,
     #[serde(skip)]
     pub(super) options: PushOptions,
 }
 
-/// The index that a plan was made on.
-#[derive(Debug, Clone, Default)]
+/// What was asked for. Planned again when another release came first.
+#[derive(Debug, Clone)]
+pub(super) enum Task {
+    Push(Arc<NewLibrary>),
+    /// The library as it was at a release.
+    Rollback(u64),
+    /// A skill as it was at a release, and pinned to it.
+    Pin {
+        skill: String,
+        release: u64,
+    },
+    Unpin(String),
+    /// What others have changed in the mirror; of a plain library, nothing.
+    Index,
+}
+
+/// What a plan was made on.
+#[derive(Debug, Clone)]
 pub(super) struct Base {
-    pub(super) index: Option<Index>,
-    pub(super) etag: Option<String>,
-    /// Whether skills lie in the library that the index does not know.
-    pub(super) unindexed: bool,
+    pub(super) index: Option<Versioned<Arc<Index>>>,
+    pub(super) tree: Arc<Union>,
 }
 
 impl Plan {
-    /// How many skills have this in store.
+    /// How many skills this happens to.
     #[must_use]
     pub fn count(&self, action: Action) -> u64 {
-        let refused = self.categories.iter().filter(|_| action == Action::Refused);
-        self.skills.iter().chain(refused).filter(|skill| skill.action == action).count() as u64
+        self.skills.iter().filter(|skill| skill.action == action).count() as u64
     }
 
     /// Whether anything would change.
     #[must_use]
     pub fn changes(&self) -> bool {
-        self.changing().next().is_some() || self.describing().next().is_some()
+        !self.changes.is_empty() || !self.pins.is_empty() || self.adopted.is_some()
     }
 
-    /// The descriptions of categories that change.
-    pub(super) fn describing(&self) -> impl Iterator<Item = &PlannedSkill> {
-        self.categories.iter().filter(|category| category.action != Action::Refused)
-    }
-
-    pub(super) fn changing(&self) -> impl Iterator<Item = &PlannedSkill> {
-        self.skills
-            .iter()
-            .filter(|skill| matches!(skill.action, Action::Create | Action::Update | Action::Delete))
+    /// Whether another plan for the same task changes the same.
+    pub(super) fn is_same_change(&self, other: &Self) -> bool {
+        self.changes.len() == other.changes.len()
+            && self.changes.iter().zip(&other.changes).all(|(one, other)| one.is(other))
+            && self.pins == other.pins
+            && self.makes_release == other.makes_release
+            && self.adopted.is_none()
+            && other.adopted.is_none()
     }
 }
 
 impl SkillFs {
     /// Compares a library with what is to be published. Changes nothing.
     ///
-    /// Costs one listing and one request for the index, and one for each file of the same size whose digest
-    /// the index does not know.
+    /// Costs one request for a published library. For a plain one: one request, a listing, and one request for each
+    /// file of the same size.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a skill that has no `SKILL.md`, or a name that no path can have;
-    /// [`ErrorKind::Conflict`] when the library keeps changing.
+    /// [`ErrorKind::InvalidInput`] for a name that no path can have; [`ErrorKind::Corrupt`] when the index is
+    /// damaged; [`ErrorKind::Conflict`] when a plain library keeps changing.
     #[instrument(name = "plan", skip_all, fields(%library))]
     pub async fn plan(&self, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<Plan> {
+        self.plan_task(library, Task::Push(Arc::new(new.clone())), options).await
+    }
+
+    /// What it takes to have a published library as it was at a release: a plan, to be published as a new release.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the release is not listed; those of [`SkillFs::plan`].
+    pub async fn plan_rollback(
+        &self,
+        library: &Library,
+        release: u64,
+        options: &PushOptions,
+    ) -> Result<Plan> {
+        self.plan_task(library, Task::Rollback(release), options).await
+    }
+
+    /// What it takes to have one skill as it was at a release, and to keep it so: pushes leave it alone.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the release is not listed, or has no such skill; those of [`SkillFs::plan`].
+    pub async fn plan_pin(
+        &self,
+        library: &Library,
+        skill: &str,
+        release: u64,
+        options: &PushOptions,
+    ) -> Result<Plan> {
+        self.plan_task(library, Task::Pin { skill: skill.to_owned(), release }, options).await
+    }
+
+    /// What it takes to let pushes change a pinned skill again.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when it is not pinned.
+    pub async fn plan_unpin(&self, library: &Library, skill: &str, options: &PushOptions) -> Result<Plan> {
+        self.plan_task(library, Task::Unpin(skill.to_owned()), options).await
+    }
+
+    /// What it takes to publish what others have changed in the mirror of a published library; with
+    /// [`IntoKind::Published`], a plain library as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a plain library that is not to be published; [`ErrorKind::Conflict`] while
+    /// the mirror is not at the newest release.
+    pub async fn plan_index(&self, library: &Library, options: &PushOptions) -> Result<Plan> {
+        self.plan_task(library, Task::Index, options).await
+    }
+
+    pub(super) async fn plan_task(
+        &self,
+        library: &Library,
+        task: Task,
+        options: &PushOptions,
+    ) -> Result<Plan> {
+        const ROUNDS: u32 = 5;
         let backend = self.own_session(&library.session()).fresh();
         let mut round = 1;
         loop {
-            match plan_once(&backend, library, new, options).await {
-                Err(error) if error.kind() == ErrorKind::Conflict && round < ROUNDS => round += 1,
+            match plan_once(&backend, library, &task, options).await {
+                // A plain library changed while it was compared.
+                Err(error) if error.kind() == ErrorKind::Conflict && round < ROUNDS => match task {
+                    Task::Index => return Err(error),
+                    _ => round += 1,
+                },
                 done => return done,
             }
         }
@@ -313,278 +186,157 @@ impl SkillFs {
 async fn plan_once(
     backend: &S3Backend,
     library: &Library,
-    new: &NewLibrary,
+    task: &Task,
     options: &PushOptions,
 ) -> Result<Plan> {
-    let union = backend.union_all().await?;
-    let index = union.index(0);
-    if index.is_none() && union.index_etag(0).is_some() {
-        return Err(Error::new(ErrorKind::Corrupt, format!("the index of {library} cannot be read"))
+    let state = State::load(backend, library).await?;
+    if state.index.is_none() && backend.has_objects(&library.releases()).await? {
+        return Err(Error::new(ErrorKind::Corrupt, format!("{library} has releases, and its index is lost"))
             .with_hint(
-                "look with `skillfs admin verify`; its `--repair` writes a new one, and forgets the releases",
+                "`admin verify` lists the releases; `admin verify --repair --release N` restores one",
             ));
     }
-    let mut skills = Vec::new();
-    let mut seen = BTreeSet::new();
-    let compared: Vec<_> =
-        new.skills.iter().map(|skill| compare(backend, library, &union, index, skill, options)).collect();
-    let compared: Vec<PlannedSkill> = stream::iter(compared).buffered(AT_ONCE).try_collect().await?;
-    for planned in compared {
-        if !seen.insert(planned.path.clone()) {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("the skill `{}` is to be published twice", shorten(&planned.path)),
-            )
-            .with_hint("give each skill a path of its own"));
+    let release = match (state.kind, options.into) {
+        (LibraryKind::Published, IntoKind::Plain) => {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("{library} is published"))
+                .with_hint("push without `--plain`, or make it plain first: `admin unpublish`"));
         }
-        skills.push(planned);
-    }
-    if options.delete {
-        let category = options.category.as_deref().unwrap_or_default();
-        let within =
-            |path: &str| category.is_empty() || path == category || path.starts_with(&format!("{category}/"));
-        for (path, _) in union.skills().filter(|(path, _)| within(path) && !seen.contains(*path)) {
-            if new.only.as_ref().is_none_or(|only| only.contains(path)) {
-                skills.push(deletion(&union, index, path, options));
+        (_, IntoKind::Plain) | (LibraryKind::Plain, IntoKind::Same) => false,
+        (LibraryKind::Published | LibraryKind::Empty, _) | (_, IntoKind::Published) => true,
+    };
+    let pinned = state.index.as_ref().map(|index| index.value.pins.clone()).unwrap_or_default();
+    let mut pins = BTreeMap::new();
+    let found = match task {
+        Task::Push(new) => {
+            for (path, _) in paths(new) {
+                library.file(&path)?;
             }
-        }
-    }
-    refuse_nested(&union, &mut skills);
-    skills.sort_by(|one, other| one.path.cmp(&other.path));
-    let mut categories = Vec::new();
-    for (path, file) in &new.categories {
-        categories.extend(category(backend, library, &union, path, file, options).await?);
-    }
-    let known = |path: &str| index.is_some_and(|index| index.skills.contains_key(path));
-    let base = Base {
-        index: index.cloned(),
-        etag: union.index_etag(0).map(str::to_owned),
-        unindexed: union.skills().any(|(path, _)| !known(path)),
-    };
-    let under_way = index.and_then(|index| UnderWay::of(index, backend.server_time()));
-    Ok(Plan { library: library.clone(), skills, categories, under_way, base, options: options.clone() })
-}
-
-/// What lies below a skill's path now.
-fn live_files(union: &Union, path: &str) -> BTreeMap<String, Meta> {
-    union.files_in(path).map(|(name, file)| (name.to_owned(), file.meta.clone())).collect()
-}
-
-/// Whether a published skill was changed by hand since.
-fn changed_by_hand(union: &Union, index: Option<&Index>, path: &str) -> bool {
-    let managed = index.and_then(|index| index.skills.get(path)?.managed.as_ref());
-    managed.is_some_and(|managed| managed.state == State::Published)
-        && union.files_in(path).any(|(_, file)| file.release.is_none())
-}
-
-const BY_HAND: &str = "it was changed by hand since it was published; look at it with `admin diff`, and push with `--overwrite` to replace it";
-
-async fn compare(
-    backend: &S3Backend,
-    library: &Library,
-    union: &Union,
-    index: Option<&Index>,
-    new: &NewSkill,
-    options: &PushOptions,
-) -> Result<PlannedSkill> {
-    let path = &new.path;
-    for file in &new.files {
-        library.file(&format!("{path}/{}", file.name))?;
-    }
-    let mut planned = PlannedSkill {
-        path: path.clone(),
-        action: Action::Unchanged,
-        files: Vec::new(),
-        why: None,
-        new: Some(new.clone()),
-        live: live_files(union, path),
-        same: BTreeMap::new(),
-        kept: is_kept(union, path),
-    };
-    let refuse = |mut planned: PlannedSkill, why: &str| {
-        planned.action = Action::Refused;
-        planned.why = Some(why.to_owned());
-        Ok(planned)
-    };
-    if let Some(why) = &new.refused {
-        return refuse(planned, why);
-    }
-    if new.file().is_none() {
-        return refuse(planned, "it has no SKILL.md");
-    }
-    if let Some(release) = index.and_then(|index| index.pins.get(path)) {
-        planned.action = Action::Pinned;
-        planned.why = Some(format!("it is pinned to release {release}; `admin unpin {path}` lets go of it"));
-        return Ok(planned);
-    }
-    let there = union.skill(path).is_some();
-    if there && !options.overwrite && changed_by_hand(union, index, path) {
-        return refuse(planned, BY_HAND);
-    }
-    if !there && !planned.live.is_empty() && !options.overwrite {
-        let names: Vec<_> = planned.live.keys().take(3).map(|name| format!("`{name}`")).collect();
-        let why = format!(
-            "files lie there that belong to no skill ({}); `--overwrite` deletes them",
-            names.join(", ")
-        );
-        return refuse(planned, &why);
-    }
-    let mut names = BTreeSet::new();
-    for file in &new.files {
-        names.insert(file.name.as_str());
-        let found = union.file(&format!("{path}/{}", file.name));
-        let change = match found {
-            None => Some(Change::Add),
-            Some(found) => {
-                // A release that is on its way, or a listing of two moments: the plan would be wrong.
-                if found.release.is_some_and(|release| !release.live)
-                    && index.is_none_or(|index| index.publishing.is_none())
-                {
-                    return Err(Error::new(ErrorKind::Conflict, format!("{library} keeps changing"))
-                        .with_hint("try again in a moment"));
-                }
-                let same = found.meta.size == file.size && {
-                    match union.sha256(path, &file.name, found) {
-                        Some(sha256) => sha256 == file.sha256,
-                        None => {
-                            let location = VirtualPath::parse(&format!("/skills/{path}/{}", file.name))?;
-                            backend.digest_listed(&location, found, 0).await?.0 == file.sha256
-                        }
-                    }
-                };
-                match (same, &found.meta.etag) {
-                    (true, Some(etag)) => {
-                        planned.same.insert(file.name.clone(), etag.clone());
-                        None
-                    }
-                    (true, None) => None,
-                    (false, _) => Some(Change::Change),
-                }
-            }
-        };
-        if let Some(change) = change {
-            planned.files.push(FileChange { name: file.name.clone(), change, size: file.size });
-        }
-    }
-    for (name, meta) in &planned.live {
-        if !names.contains(name.as_str()) {
-            planned.files.push(FileChange { name: name.clone(), change: Change::Remove, size: meta.size });
-        }
-    }
-    planned.files.sort_by(|one, other| one.name.cmp(&other.name));
-    if planned.live.values().any(|meta| meta.etag.is_none()) {
-        return refuse(planned, "the storage gives no ETag for a file of it");
-    }
-    planned.action = match (there, planned.files.is_empty()) {
-        (false, _) => Action::Create,
-        (true, true) => Action::Unchanged,
-        (true, false) => Action::Update,
-    };
-    Ok(planned)
-}
-
-fn deletion(union: &Union, index: Option<&Index>, path: &str, options: &PushOptions) -> PlannedSkill {
-    let live = live_files(union, path);
-    let files = live
-        .iter()
-        .map(|(name, meta)| FileChange { name: name.clone(), change: Change::Remove, size: meta.size })
-        .collect();
-    let (action, why) = if let Some(release) = index.and_then(|index| index.pins.get(path)) {
-        (Action::Pinned, Some(format!("it is pinned to release {release}")))
-    } else if !options.overwrite && changed_by_hand(union, index, path) {
-        (Action::Refused, Some(BY_HAND.to_owned()))
-    } else if live.values().any(|meta| meta.etag.is_none()) {
-        (Action::Refused, Some("the storage gives no ETag for a file of it".to_owned()))
-    } else {
-        (Action::Delete, None)
-    };
-    let (path, kept, same) = (path.to_owned(), is_kept(union, path), BTreeMap::new());
-    PlannedSkill { path, action, files, why, new: None, live, same, kept }
-}
-
-/// Whether a release has what lies below a path.
-fn is_kept(union: &Union, path: &str) -> bool {
-    union.files_in(path).all(|(_, file)| file.release.is_some())
-}
-
-/// A skill inside another would be a part of it.
-fn refuse_nested(union: &Union, skills: &mut [PlannedSkill]) {
-    let coming: BTreeSet<String> =
-        skills.iter().filter(|skill| skill.new.is_some()).map(|skill| skill.path.clone()).collect();
-    let there: BTreeSet<&str> = union.skills().map(|(path, _)| path).collect();
-    for skill in skills.iter_mut().filter(|skill| skill.action == Action::Create) {
-        let parents = skill.path.match_indices('/').map(|(at, _)| &skill.path[..at]);
-        let above = parents.into_iter().find(|parent| there.contains(parent) || coming.contains(*parent));
-        let prefix = format!("{}/", skill.path);
-        let below = there
-            .iter()
-            .copied()
-            .chain(coming.iter().map(String::as_str))
-            .find(|path| path.starts_with(&prefix));
-        let why = match (above, below) {
-            (Some(other), _) => {
-                format!(
-                    "it lies inside the skill `{other}`, and would be a part of it; delete that one first"
-                )
-            }
-            (_, Some(other)) => {
-                format!(
-                    "the skill `{other}` lies inside it, and would be a part of it; delete that one first"
-                )
-            }
-            (None, None) => continue,
-        };
-        skill.action = Action::Refused;
-        skill.why = Some(why);
-    }
-}
-
-/// The description of a category, where it differs.
-async fn category(
-    backend: &S3Backend,
-    library: &Library,
-    union: &Union,
-    path: &str,
-    file: &NewFile,
-    options: &PushOptions,
-) -> Result<Option<PlannedSkill>> {
-    let relative = format!("{path}/DESCRIPTION.md");
-    let (location, _) = library.file(&relative)?;
-    let found = union.file(&relative);
-    let mut live = BTreeMap::new();
-    if let Some(found) = found {
-        live.insert("DESCRIPTION.md".to_owned(), found.meta.clone());
-        let known = union.indexed_category(path).map(|category| category.file.sha256);
-        let same = found.meta.size == file.size
-            && match known {
-                Some(sha256) => sha256 == file.sha256,
-                None => backend.digest_listed(&location, found, 0).await?.0 == file.sha256,
+            let same = match state.kind {
+                LibraryKind::Plain => digests(backend, &state.tree, new).await?,
+                // Damaged content is replaced too.
+                LibraryKind::Published if options.overwrite => digests(backend, &state.tree, new).await?,
+                LibraryKind::Published | LibraryKind::Empty => BTreeMap::new(),
             };
-        if same {
-            return Ok(None);
+            compare(&state.tree, &same, &pinned, new, options)?
         }
-    }
-    let recorded = union.index(0).and_then(|index| index.categories.get(path));
-    let by_hand = !options.overwrite
-        && found.is_some_and(|found| {
-            recorded.is_some_and(|recorded| {
-                recorded.published && found.meta.etag.as_deref() != Some(recorded.file.etag.as_str())
-            })
-        });
-    let action = match found {
-        Some(_) if by_hand => Action::Refused,
-        Some(_) => Action::Update,
-        None => Action::Create,
+        Task::Rollback(number) => {
+            let index = &state.published(library)?.value;
+            let record = recorded(backend, library, index, *number).await?;
+            diff(&state.tree, &stored(&record, ""), &pinned)
+        }
+        Task::Pin { skill, release } => {
+            let index = &state.published(library)?.value;
+            let record = recorded(backend, library, index, *release).await?;
+            if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill) {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("release {release} of {library} has no skill `{}`", shorten(skill)),
+                )
+                .with_hint(
+                    "name it by its path, such as `category/skill`; `admin releases` lists the releases",
+                ));
+            }
+            if index.pins.get(skill) != Some(release) {
+                pins.insert(skill.clone(), Some(*release));
+            }
+            let within = format!("{skill}/");
+            let mut after = stored(index, "");
+            after.retain(|path, _| !path.starts_with(&within));
+            after.extend(stored(&record, &within));
+            let others = pinned.into_iter().filter(|(pinned, _)| pinned != skill).collect();
+            diff(&state.tree, &after, &others)
+        }
+        Task::Unpin(skill) => {
+            if !state.published(library)?.value.pins.contains_key(skill) {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{library} has no pinned skill `{}`", shorten(skill)),
+                )
+                .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
+            }
+            pins.insert(skill.clone(), None);
+            Compared::default()
+        }
+        // A plain library is published as it is.
+        Task::Index if state.kind == LibraryKind::Plain && release => Compared::default(),
+        Task::Index => {
+            let index = &state.published(library)?.value;
+            let mut after = stored(index, "");
+            for (path, file) in drift::to_publish(backend, library, index).await? {
+                match file {
+                    Some(file) => after.insert(path, file),
+                    None => after.remove(&path),
+                };
+            }
+            diff(&state.tree, &after, &pinned)
+        }
     };
-    let change = if found.is_some() { Change::Change } else { Change::Add };
-    Ok(Some(PlannedSkill {
-        path: relative,
-        action,
-        files: vec![FileChange { name: "DESCRIPTION.md".to_owned(), change, size: file.size }],
-        why: by_hand.then(|| BY_HAND.to_owned()),
-        new: Some(NewSkill::new(path, vec![file.clone()])),
-        live,
-        same: BTreeMap::new(),
-        kept: true,
-    }))
+    let adopted = (release && state.kind == LibraryKind::Plain).then(|| adopted(&state.tree, &found));
+    Ok(Plan {
+        library: library.clone(),
+        kind: state.kind,
+        makes_release: release,
+        skills: found.skills,
+        files: found.files,
+        adopted,
+        pins,
+        task: task.clone(),
+        base: Base { index: state.index, tree: Arc::new(state.tree) },
+        changes: found.changes,
+        options: options.clone(),
+    })
+}
+
+/// The record of a release that an index lists.
+async fn recorded(backend: &S3Backend, library: &Library, index: &Index, release: u64) -> Result<Index> {
+    let note = index.releases.iter().find(|note| note.number == release).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("{library} has no release {release}, or no longer lists it"))
+            .with_hint("`admin releases` lists those that can be used")
+    })?;
+    if note.id == index.id {
+        return Ok(index.clone());
+    }
+    read_record(backend, library, note.number, &note.id).await
+}
+
+/// The files of a release whose paths start so, from their blobs.
+fn stored(index: &Index, start: &str) -> BTreeMap<String, NewFile> {
+    let within = index.files.iter().filter(|(path, _)| path.starts_with(start));
+    within
+        .map(|(path, file)| {
+            let (size, sha256, content) = (file.size, file.sha256, NewContent::Blob(file.blob.clone()));
+            (path.clone(), NewFile { name: path.clone(), size, sha256, content })
+        })
+        .collect()
+}
+
+/// The digests of files as they are stored, where they could be the same as what is to be published; `None` for
+/// content that is damaged or lost.
+async fn digests(backend: &S3Backend, tree: &Union, new: &NewLibrary) -> Result<Digests> {
+    let candidates = paths(new).filter_map(|(path, file)| {
+        let found = tree.file(&path)?;
+        (found.meta.size == file.size).then_some((path, found))
+    });
+    let reads: Vec<_> = candidates
+        .map(|(path, found)| async move {
+            let location = VirtualPath::parse(&format!("/skills/{path}"))?;
+            let digest = match backend.digest_listed(&location, found, 0).await {
+                Ok((sha256, _)) => Some(sha256),
+                Err(error) if found.blob.is_some() && is_lost(&error) => None,
+                Err(error) => return Err(error),
+            };
+            Ok::<_, Error>((path, digest))
+        })
+        .collect();
+    stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+/// A blob that is damaged, or not there.
+fn is_lost(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable)
+}
+
+/// Whether a path is the description of a category.
+pub(super) fn described_category(path: &str) -> Option<&str> {
+    path.strip_suffix(DESCRIPTION)?.strip_suffix('/')
 }

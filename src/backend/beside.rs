@@ -9,8 +9,8 @@ use bytes::Bytes;
 use sha2::Digest as _;
 
 use super::S3Backend;
-use super::layers::name_of;
-use super::read::changed_while_read;
+use super::content::changed_while_read;
+use super::libraries::name_of;
 use super::union::UnionFile;
 use super::write::new_properties;
 use crate::entry::Depth;
@@ -18,7 +18,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::Sha256;
 use crate::mount::{KeyPrefix, Library, Mounts, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, PartSource, Put, WriteId};
+use crate::store::{
+    ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, PartSource, Properties, Put, WriteId,
+};
 
 impl S3Backend {
     /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
@@ -40,7 +42,7 @@ impl S3Backend {
         let (mut digest, mut head) = (sha2::Sha256::new(), Vec::new());
         if found.meta.size > 0 {
             let whole = ByteRange { start: 0, end: None };
-            let (now, Some(mut body)) = self.listed_bytes(path, found, whole).await? else {
+            let (now, Some(mut body)) = self.version_bytes(path, found, whole).await? else {
                 return Err(changed_while_read(path));
             };
             if now.size != found.meta.size {
@@ -89,6 +91,11 @@ impl S3Backend {
         self.store().head(key).await
     }
 
+    /// Whether there is any object below a prefix. One request.
+    pub(crate) async fn has_objects(&self, prefix: &KeyPrefix) -> Result<bool> {
+        Ok(Lister::new(prefix, Depth::All).page_size(1).next(self.store()).await?.is_some())
+    }
+
     /// All objects below a prefix.
     pub(crate) async fn objects(&self, prefix: &KeyPrefix) -> Result<Vec<(String, Meta)>> {
         let mut found = Vec::new();
@@ -129,8 +136,32 @@ impl S3Backend {
     ) -> Result<Option<Option<String>>> {
         let id = WriteId::new()?;
         let properties = new_properties(name, &id);
+        self.put_with(key, &id, &properties, content, condition).await
+    }
+
+    /// Writes a document of a library: JSON, compressed. As [`S3Backend::put_object`].
+    pub(crate) async fn put_document(
+        &self,
+        key: &WritableKey,
+        content: Bytes,
+        condition: Condition,
+    ) -> Result<Option<Option<String>>> {
+        let id = WriteId::new()?;
+        let properties =
+            Properties { content_encoding: Some("gzip".to_owned()), ..new_properties("document.json", &id) };
+        self.put_with(key, &id, &properties, content, condition).await
+    }
+
+    async fn put_with(
+        &self,
+        key: &WritableKey,
+        id: &WriteId,
+        properties: &Properties,
+        content: Bytes,
+        condition: Condition,
+    ) -> Result<Option<Option<String>>> {
         let pieces = self.pieces(content);
-        Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {
+        Ok(match self.put_pieces(key, id, condition, properties, pieces).await? {
             Put::Done { etag } => Some(etag),
             Put::Overtaken => None,
         })
@@ -174,8 +205,8 @@ impl S3Backend {
         if self.store().conditional_writes(&library.probe()).await? {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Unavailable, "this server does not mind conditional writes")
-            .with_hint("publishing needs them: two administrators could overwrite each other; use a server that has them"))
+        Err(Error::new(ErrorKind::Unavailable, "this server ignores conditional writes")
+            .with_hint("publishing needs `If-Match` and `If-None-Match`, so that no release is overwritten; use a server that honors them"))
     }
 
     /// Uploads that were begun in a library or beside it, and not completed.
@@ -186,11 +217,6 @@ impl S3Backend {
     /// The time at the server, as far as it is known.
     pub(crate) fn server_time(&self) -> SystemTime {
         self.store().server_time()
-    }
-
-    /// How long writing so many bytes may take, with all attempts.
-    pub(crate) fn longest_write(&self, bytes: u64) -> std::time::Duration {
-        self.store().longest_write(bytes)
     }
 
     /// Sessions of this process see at once what has changed in the session's libraries.

@@ -10,7 +10,6 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::list::file;
 use super::union::{UnionFile, below_mount};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -117,7 +116,7 @@ impl S3Backend {
         .map_ok(move |(root, matcher)| {
             backend
                 .candidates(root, Some(matcher), hidden.clone())
-                .map_ok(|found| file(found.path, &found.meta))
+                .map_ok(|found| found.meta.entry(found.path))
         })
         .try_flatten()
         .boxed()
@@ -275,14 +274,13 @@ impl FileWalk {
     async fn layered(&mut self, path: &VirtualPath) -> Result<()> {
         let backend = self.backend.clone();
         let union = backend.union_of_first(path).await?;
+        union.check_complete(path)?;
         self.hidden.fetch_add(union.hidden_in(below_mount(path)), Ordering::Relaxed);
         for (name, found) in union.files_in(below_mount(path)) {
             self.found = true;
             let Some(path) = path.join_exact(name) else { continue };
-            if let Location::Inside { key, .. } = backend.mounts.resolve_layer(&path, found.layer)? {
-                let (meta, listed) = (found.meta.clone(), Some(found.clone()));
-                self.offer(Candidate { path, key, meta, listed });
-            }
+            let (key, meta) = (backend.key_of(&path, found)?, found.meta.clone());
+            self.offer(Candidate { path, key, meta, listed: Some(found.clone()) });
         }
         Ok(())
     }
@@ -307,11 +305,12 @@ impl FileWalk {
             }
             Location::Layered => {
                 let union = self.backend.union_around(root).await?;
+                union.check_complete(root)?;
                 match union.file(below_mount(root)) {
-                    Some(found) => match mounts.resolve_layer(root, found.layer)? {
-                        Location::Inside { key, .. } => Some((key, found.meta.clone(), Some(found.clone()))),
-                        _ => None,
-                    },
+                    Some(found) => {
+                        let key = self.backend.key_of(root, found)?;
+                        Some((key, found.meta.clone(), Some(found.clone())))
+                    }
                     None if union.is_directory(below_mount(root)) => return Ok(()),
                     None => None,
                 }

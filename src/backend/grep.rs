@@ -13,8 +13,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::instrument;
 
 use super::S3Backend;
+use super::content::{Content, File, same_version};
 use super::find::{Candidate, Hidden, parsed};
-use super::known::{Content, Fact, File, same_version};
+use super::known::Fact;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::search::{Hits, Meaning, Query};
@@ -282,11 +284,9 @@ impl S3Backend {
             let decode = move || Content::of_text(text::decode(bytes));
             let (found, content) = search_whole(path, query, decode).await?;
             let (path, key) = (file.path.clone(), file.key.clone());
-            // What came from a release is remembered by its digest.
-            if file.listed.as_ref().is_none_or(|listed| listed.meta.etag == meta.etag) {
-                let fact = Fact::File(File { path, key, meta, content });
-                self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
-            }
+            let immutable = file.listed.as_ref().is_some_and(|listed| listed.blob.is_some());
+            let fact = Fact::File(File { path, key, meta, content, immutable });
+            self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
             return Ok(found);
         }
         // The head decides, before the rest is waited for.
@@ -320,7 +320,7 @@ impl S3Backend {
     async fn content_of(&self, file: &Candidate, range: ByteRange) -> Result<Option<(Meta, Box<Body>)>> {
         let path = &file.path;
         if let Some(listed) = &file.listed {
-            let (meta, body) = self.listed_bytes(path, listed, range).await?;
+            let (meta, body) = self.version_bytes(path, listed, range).await?;
             return Ok(body.map(|body| (meta, body)));
         }
         let fetched = self.store().get(&file.key, range, Expect::Any).await;

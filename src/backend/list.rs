@@ -11,11 +11,11 @@ use tracing::instrument;
 use super::S3Backend;
 use super::union::below_mount;
 use crate::cache::{Lookup, all_below};
-use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
+use crate::entry::{Depth, Entry, Listing, Page, Tree};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Location, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{self, Listed, Lister};
+use crate::store::{Listed, Lister};
 
 impl S3Backend {
     /// The entries of a directory, sorted by path bytes.
@@ -271,10 +271,13 @@ impl Walk {
         let relative = below_mount(path);
         let union = self.backend.union_of_first(path).await?;
         if union.is_directory(relative) {
+            union.check_complete(path)?;
             return Ok(union.entries(&VirtualPath::top_level("skills"), relative, self.depth == Depth::All));
         }
-        // No directory: what else it is, is worth another look.
-        Err(match self.backend.union_around(path).await?.file(relative) {
+        // Not a directory: what else it is, the part around it tells.
+        let union = self.backend.union_around(path).await?;
+        union.check_complete(path)?;
+        Err(match union.file(relative) {
             Some(_) => not_a_directory(path),
             None => S3Backend::not_found(path),
         })
@@ -314,7 +317,7 @@ impl Walk {
             return;
         }
         match directory.path_of(key) {
-            Some(path) => page.entries.push(file(path, meta)),
+            Some(path) => page.entries.push(meta.entry(path)),
             None => page.hidden += 1,
         }
     }
@@ -329,7 +332,7 @@ pub(super) fn not_a_directory(path: &VirtualPath) -> Error {
 fn one_level(directory: &Directory, item: Listed, page: &mut Page) {
     match item {
         Listed::Object { key, meta } => match directory.path_of(&key) {
-            Some(path) => page.entries.push(file(path, &meta)),
+            Some(path) => page.entries.push(meta.entry(path)),
             // The marker of the listed directory itself.
             None if meta.size == 0 && directory.relative(&key) == Some("") => {}
             None => page.hidden += 1,
@@ -338,15 +341,5 @@ fn one_level(directory: &Directory, item: Listed, page: &mut Page) {
             Some(path) => page.entries.push(Entry::directory(path)),
             None => page.hidden += 1,
         },
-    }
-}
-
-pub(super) fn file(path: VirtualPath, meta: &store::Meta) -> Entry {
-    Entry {
-        path,
-        kind: EntryKind::File,
-        size: Some(meta.size),
-        modified: meta.modified,
-        etag: meta.etag.clone(),
     }
 }

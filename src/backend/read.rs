@@ -9,7 +9,8 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::known::{Content, Fact, File, KnownText, Want};
+use super::content::{BYTES_ASKED, Content, File, KnownText, RANGES, Want, changed_while_read};
+use super::known::Fact;
 use super::lines::{LineIndex, Watcher};
 use super::union::{Found, UnionFile};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,8 +19,8 @@ use crate::path::{IntoPath, VirtualPath};
 use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text::{self, Binary, LineWindow, StreamDecoder, StreamError};
 
-/// How often a file is read anew when it changes under the reader.
-pub(super) const ATTEMPTS: u32 = 3;
+/// How often a file is read again when it changes under the reader.
+const ATTEMPTS: u32 = 3;
 
 /// A long file is read in ranges that grow from the first to the last of these.
 const FIRST_RANGE: u64 = 256 * 1024;
@@ -28,10 +29,6 @@ const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
 /// The ways out of `too_large`.
 const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
 const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
-
-/// What is said of bytes that are too many.
-pub(super) const BYTES_ASKED: &str = "bytes were asked for";
-pub(super) const RANGES: &str = "read it in ranges of bytes";
 
 /// Which lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -147,33 +144,28 @@ impl S3Backend {
 
     #[instrument(name = "read_bytes", skip_all, fields(?path, ?range))]
     async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
-        let mut retries = Retries::default();
-        let mut backend = self.clone();
+        let mut retries = Retries::new(self);
         loop {
-            let read = backend.read_range_once(&path, range).await;
+            let read = retries.backend.read_range_once(&path, range).await;
             if !retries.again(&read) {
                 return read;
             }
-            backend.fresh = true;
         }
     }
 
     async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
-        if let Some(known) = self.known_fact(path, Want::Bytes)
-            && let Fact::File(file) = &*known
-            && let Some(answer) = slice(file, range)
-        {
+        if let Some(answer) = self.known_file(path, Want::Bytes).and_then(|file| slice(&file, range)) {
             return self.checked_bytes(answer);
         }
-        // HTTP has no empty range: ask for one byte, and use none of it.
-        let empty = range.end.is_some_and(|end| end <= range.start);
         if range.start == 0 && range.end.is_none() {
-            let fact = self.find_file(path, Want::Bytes).await?;
-            return match slice(&fact, range) {
+            let file = self.file(path, Want::Bytes).await?;
+            return match slice(&file, range) {
                 Some(answer) => self.checked_bytes(answer),
                 None => Err(changed_while_read(path)),
             };
         }
+        // HTTP has no empty range: ask for one byte, and use none of it.
+        let empty = range.end.is_some_and(|end| end <= range.start);
         let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
         let Opened { path, meta, body } = self.open(path, asked).await?;
         let mut bytes = Vec::new();
@@ -189,41 +181,57 @@ impl S3Backend {
         Ok(answer)
     }
 
-    /// Reads a text file whole, of the layer and in the version that a listing found.
-    pub(crate) async fn read_layer_text(&self, path: &VirtualPath, found: &UnionFile) -> Result<TextFile> {
-        let fact = self.listed_file(path, found, Want::Text).await?;
-        self.text_of(path, &fact, None).await
+    /// Reads a text file of `/skills` whole, in the version that the union has.
+    pub(crate) async fn read_version(&self, path: &VirtualPath, found: &UnionFile) -> Result<TextFile> {
+        let file = self.version(path, found, Want::Text).await?;
+        self.text_of(&file, None).await
     }
 
     #[instrument(name = "read", skip_all, fields(?path, ?window))]
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
-        if let Some(fact) = self.known_fact(&path, Want::Text)
-            && !matches!(&*fact, Fact::File(File { content: Content::Head(_), .. }))
-        {
-            return self.text_of(&path, &fact, window).await;
-        }
-        let mut retries = Retries::default();
-        let mut backend = self.clone();
+        let mut retries = Retries::new(self);
         loop {
-            let read = backend.read_text_once(&path, window).await;
+            let read = retries.backend.read_text_once(&path, window).await;
             if !retries.again(&read) {
                 return read;
             }
-            // It is another file now: what was known of it, or of the listing that it stands in, is of no use.
-            backend.fresh = true;
         }
     }
 
     async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
-        let file = self.find_file(path, Want::Text).await?;
-        self.text_of(path, &Fact::File(file), window).await
+        let file = match self.known_file(path, Want::Text) {
+            Some(file) => file,
+            None => self.file(path, Want::Text).await?,
+        };
+        self.text_of(&file, window).await
+    }
+
+    /// The file that a path means, where everything that is wanted of it is known.
+    fn known_file(&self, path: &VirtualPath, want: Want) -> Option<File> {
+        if let Some(union) = self.known_union_of(path) {
+            return match union.find(path) {
+                Ok(Found::File(real, found)) => self.known_version(&real, found, want),
+                _ => None,
+            };
+        }
+        match &*self.known_fact(path, want)? {
+            Fact::File(file) => Some(file.clone()),
+            Fact::Directory | Fact::Nothing => None,
+        }
     }
 
     /// The file that a path means for reading, with what is wanted of its content.
-    async fn find_file(&self, path: &VirtualPath, want: Want) -> Result<File> {
+    async fn file(&self, path: &VirtualPath, want: Want) -> Result<File> {
         let fact = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
-            Location::Layered => return self.find_listed(path, want).await,
+            Location::Layered => {
+                let union = self.union_around(path).await?;
+                return match union.find(path)? {
+                    Found::File(real, found) => self.version(&real, found, want).await,
+                    Found::Directory => Err(is_directory(path)),
+                    Found::Nothing => Err(Self::not_found(path)),
+                };
+            }
             Location::Inside { key, directory } => match self.known_fact(path, want) {
                 Some(fact) => fact,
                 None => self.ask_fact(path.clone(), key, directory, want, self.bound(path)).await?,
@@ -236,47 +244,15 @@ impl S3Backend {
         }
     }
 
-    /// The same where a listing of `/skills` tells what a path is: the version that was listed is read, and
-    /// the listing is made anew when it is gone.
-    async fn find_listed(&self, path: &VirtualPath, want: Want) -> Result<File> {
-        let mut backend = self.clone();
-        for attempt in 1.. {
-            let union = backend.union_around(path).await?;
-            let (real, found) = match union.find(path) {
-                Found::File(real, found) => (real, found),
-                Found::Directory => return Err(is_directory(path)),
-                Found::Nothing => return Err(Self::not_found(path)),
-            };
-            match self.listed_file(&real, found, want).await {
-                Err(error)
-                    if error.kind() == ErrorKind::Conflict && attempt < ATTEMPTS && self.pinned.is_none() =>
-                {
-                    backend.fresh = true;
-                }
-                Err(error) => return Err(error),
-                Ok(fact) => match &*fact {
-                    Fact::File(file) => return Ok(file.clone()),
-                    Fact::Directory | Fact::Nothing => break,
-                },
-            }
-        }
-        Err(changed_while_read(path))
-    }
-
-    /// What a fact says of a text.
-    async fn text_of(&self, path: &VirtualPath, fact: &Fact, window: Option<Window>) -> Result<TextFile> {
-        let file = match fact {
-            Fact::File(file) => file,
-            Fact::Directory => return Err(is_directory(path)),
-            Fact::Nothing => return Err(Self::not_found(path)),
-        };
+    /// The text of a file, or a window of it.
+    async fn text_of(&self, file: &File, window: Option<Window>) -> Result<TextFile> {
         match &file.content {
             Content::Text(known) => self.known_text(file, known, window),
             Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
             Content::Bytes(bytes) => match Content::of_text(text::decode(bytes.to_vec())) {
                 Content::Text(known) => self.known_text(file, &known, window),
                 Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
-                _ => Err(changed_while_read(path)),
+                _ => Err(changed_while_read(&file.path)),
             },
             Content::Head(head) => {
                 if window.is_none() {
@@ -284,7 +260,7 @@ impl S3Backend {
                 }
                 self.read_long(file, head, window.unwrap_or_default()).await
             }
-            Content::Unread => Err(changed_while_read(path)),
+            Content::Unread => Err(changed_while_read(&file.path)),
         }
     }
 
@@ -324,7 +300,7 @@ impl S3Backend {
         loop {
             let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
             let mut lines = LineWindow::new(window.offset, window.limit);
-            let scanned = self.scan(path, key, meta, head, &known, &mut lines).await;
+            let scanned = self.scan(file, head, &known, &mut lines).await;
             if let (Some(name), Ok(Scan::Done { .. })) = (&name, &scanned) {
                 // Kept again, so that it is weighed as it is now.
                 let (owner, asked) = (self.store.tenant().owner_of(name), self.cache().epoch(name));
@@ -348,13 +324,12 @@ impl S3Backend {
     /// Reads a file that is too large to keep, up to the end of the window.
     async fn scan(
         &self,
-        path: &VirtualPath,
-        key: &ObjectKey,
-        meta: &Meta,
+        file: &File,
         head: &[u8],
         index: &Arc<LineIndex>,
         lines: &mut LineWindow,
     ) -> Result<Scan> {
+        let File { path, key, meta, .. } = file;
         let from = index.before(lines.offset()).unwrap_or_default();
         let mut watcher = Watcher::new(index, from);
         let (mut decoder, mut piece) = match from.offset {
@@ -389,7 +364,7 @@ impl S3Backend {
                         // Short ranges first: most windows end soon. Longer ones when there is a long way to go.
                         let end = meta.size.min(at.saturating_add(range_bytes));
                         range_bytes = LONGEST_RANGE.min(range_bytes * 2);
-                        range.insert(self.part(path, key, meta, at..end).await?)
+                        range.insert(self.part(path, key, meta, at..end, file.immutable).await?)
                     }
                 };
                 match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
@@ -404,7 +379,7 @@ impl S3Backend {
     async fn open(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let (key, directory) = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Err(is_directory(path)),
-            Location::Layered => return self.open_listed(path, range).await,
+            Location::Layered => return self.open_version(path, range).await,
             Location::Inside { key, directory } => (key, directory),
         };
         if let Some(opened) = self.try_open(path, &key, range).await? {
@@ -422,17 +397,16 @@ impl S3Backend {
         }
     }
 
-    /// The same where a listing tells what a path is.
-    async fn open_listed(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+    /// The same below `/skills`.
+    async fn open_version(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let union = self.union_around(path).await?;
-        let (real, found) = match union.find(path) {
+        let (path, found) = match union.find(path)? {
             Found::File(real, found) => (real, found),
             Found::Directory => return Err(is_directory(path)),
             Found::Nothing => return Err(Self::not_found(path)),
         };
-        // Gone since it was listed: then it is listed anew.
-        let (meta, body) = self.listed_bytes(&real, found, range).await?;
-        Ok(Opened { path: real, meta, body })
+        let (meta, body) = self.version_bytes(&path, found, range).await?;
+        Ok(Opened { path, meta, body })
     }
 
     async fn try_open(
@@ -477,14 +451,27 @@ impl S3Backend {
     }
 }
 
-/// A file that changes under its reader is read anew, a few times.
-#[derive(Default)]
-struct Retries(u32);
+/// A file that changes under its reader is read again, a few times, past what is remembered.
+struct Retries {
+    backend: S3Backend,
+    left: u32,
+}
 
 impl Retries {
+    fn new(backend: &S3Backend) -> Self {
+        // A session that keeps to one release would only find the same again.
+        let left = if backend.pinned.is_some() { 0 } else { ATTEMPTS - 1 };
+        Self { backend: backend.clone(), left }
+    }
+
     fn again<T>(&mut self, result: &Result<T>) -> bool {
-        self.0 += 1;
-        self.0 < ATTEMPTS && result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict)
+        let changed = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
+        if !changed || self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        self.backend.fresh = true;
+        true
     }
 }
 
@@ -529,12 +516,6 @@ fn slice(file: &File, range: ByteRange) -> Option<FileBytes> {
     let File { path, meta, .. } = file.clone();
     let bytes = bytes.slice(start..end);
     Some(FileBytes { path, bytes, size: meta.size, modified: meta.modified, etag: meta.etag })
-}
-
-pub(super) fn changed_while_read(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
-        .at(path)
-        .with_hint("read it again")
 }
 
 pub(super) fn is_directory(path: &VirtualPath) -> Error {

@@ -3,8 +3,8 @@
 use tracing::instrument;
 
 use super::S3Backend;
-use super::known::{Fact, Want};
-use super::list::file;
+use super::content::Want;
+use super::known::Fact;
 use super::union::Found;
 use crate::entry::{Depth, Entry};
 use crate::error::{ErrorKind, Result};
@@ -19,8 +19,8 @@ impl S3Backend {
     /// directory; the entry names the real path.
     ///
     /// Costs, with a dot in the name: one request for a file, two for anything else. Without a
-    /// dot: three, sent at once. The root and the mounts: none. Below `/skills`: a listing and a look at the
-    /// index, sent at once; none while they are known.
+    /// dot: three, sent at once. The root and the mounts: none. Below `/skills`: the index of each library, and a
+    /// listing of each plain one, sent at once; none while they are known.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when nothing is there.
@@ -35,7 +35,7 @@ impl S3Backend {
     pub async fn exists(&self, path: impl IntoPath) -> Result<bool> {
         let path = path.into_path()?;
         if let Some(union) = self.known_union_of(&path) {
-            return Ok(!matches!(union.find(&path), Found::Nothing));
+            return Ok(!matches!(union.find(&path)?, Found::Nothing));
         }
         if let Some(fact) = self.known_fact(&path, Want::Meta) {
             return Ok(!matches!(*fact, Fact::Nothing));
@@ -61,17 +61,17 @@ impl S3Backend {
             None => self.ask_fact(path.clone(), key, directory, Want::Meta, self.bound(&path)).await?,
         };
         match &*fact {
-            Fact::File(known) => Ok(file(known.path.clone(), &known.meta)),
+            Fact::File(known) => Ok(known.meta.entry(known.path.clone())),
             Fact::Directory => Ok(Entry::directory(path)),
             Fact::Nothing => Err(Self::not_found(&path)),
         }
     }
 
-    /// Where a listing of `/skills` tells what a path is.
+    /// Below `/skills`.
     async fn stat_listed(&self, path: VirtualPath) -> Result<Entry> {
         let union = self.union_around(&path).await?;
-        match union.find(&path) {
-            Found::File(path, found) => Ok(file(path, &found.meta)),
+        match union.find(&path)? {
+            Found::File(path, found) => Ok(found.meta.entry(path)),
             Found::Directory => Ok(Entry::directory(path)),
             Found::Nothing => Err(Self::not_found(&path)),
         }

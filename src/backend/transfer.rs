@@ -10,7 +10,7 @@ use tracing::instrument;
 use super::S3Backend;
 use super::pieces::for_each;
 use super::read::is_directory;
-use super::union::{Found, UnionFile, below_mount};
+use super::union::{Found, below_mount};
 use super::write::already_exists;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
@@ -376,21 +376,12 @@ impl S3Backend {
     async fn layered_source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
         // What is copied is what is there now.
         let union = self.fresh().union_around(from).await?;
-        // What was published is copied from its release: so a skill is copied whole, whatever happens meanwhile.
-        let key_of = |path: &VirtualPath, file: &UnionFile| {
-            let blob = file.release.and_then(|release| self.mounts.blob_of(file.layer, release.sha256));
-            match (blob, self.mounts.resolve_layer(path, file.layer)?) {
-                (Some(blob), _) => Ok(blob),
-                (None, Location::Inside { key, .. }) => Ok(key),
-                _ => Err(Self::not_found(path)),
-            }
-        };
         let relative = below_mount(from);
         if let Some(file) = union.file(relative) {
-            return file_source(from, key_of(from, file)?, target);
+            return file_source(from, self.key_of(from, file)?, target);
         }
         if !union.is_directory(relative) {
-            let real = match union.find(from) {
+            let real = match union.find(from)? {
                 Found::File(real, _) => Some(real),
                 _ => None,
             };
@@ -400,11 +391,12 @@ impl S3Backend {
                 None => error,
             });
         }
+        union.check_complete(from)?;
         let mut items = Vec::new();
         for (name, file) in union.files_in(relative) {
             let Some(path) = from.join_exact(name) else { continue };
             let (to, target) = target.below(name)?;
-            items.push(Item { key: key_of(&path, file)?, path, to, target, marker: false });
+            items.push(Item { key: self.key_of(&path, file)?, path, to, target, marker: false });
         }
         let layers = self.mounts.skill_layers();
         let mut marked = std::collections::HashSet::new();

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::args::{AdminCommand, Global};
 use super::output::{BAD, GOOD, Output, plural, print, print_raw, to_json, visible};
-use super::{connect, libraries, publish};
-use crate::admin::Indexed;
+use super::{libraries, publish};
+use crate::admin::RepairOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
 use crate::manifest::Diagnostic;
@@ -31,7 +31,8 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
     }
     match command {
         AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
-        AdminCommand::Index => index(global, output).await,
+        AdminCommand::Index { how, publish } => publish::index(global, how, publish, output).await,
+        AdminCommand::Unpublish => publish::unpublish(global, output).await,
         AdminCommand::Init { name, description, into } => {
             libraries::init(name, description, into, output).await
         }
@@ -48,8 +49,10 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         AdminCommand::Export { target, category, overwrite } => {
             libraries::export(global, target, category, overwrite, output).await
         }
-        AdminCommand::Verify { repair, quick, lease } => {
-            libraries::verify(global, repair, quick, lease, output).await
+        AdminCommand::Verify { repair, quick, overwrite, release } => {
+            let mut options = RepairOptions::default();
+            (options.read, options.overwrite, options.release) = (!quick, overwrite, release);
+            libraries::verify(global, repair, &options, output).await
         }
         AdminCommand::Releases => libraries::releases(global, output).await,
         AdminCommand::List => libraries::list(global, output).await,
@@ -63,11 +66,12 @@ fn changes(command: &AdminCommand) -> bool {
     match command {
         AdminCommand::Push(args) => !args.how.dry_run,
         AdminCommand::Import(args) => args.into.is_none() && !args.how.dry_run,
-        AdminCommand::Rollback { how, .. } | AdminCommand::Pin { how, .. } | AdminCommand::Rm { how, .. } => {
-            !how.dry_run
-        }
+        AdminCommand::Rollback { how, .. }
+        | AdminCommand::Pin { how, .. }
+        | AdminCommand::Rm { how, .. }
+        | AdminCommand::Index { how, .. } => !how.dry_run,
         AdminCommand::Verify { repair, .. } => *repair,
-        AdminCommand::Unpin { .. } | AdminCommand::Prune | AdminCommand::Index => true,
+        AdminCommand::Unpin { .. } | AdminCommand::Prune | AdminCommand::Unpublish => true,
         AdminCommand::Validate { .. }
         | AdminCommand::Init { .. }
         | AdminCommand::Diff(_)
@@ -88,24 +92,6 @@ pub(super) fn library(global: &Global) -> Result<Library> {
         _ => Err(Error::new(ErrorKind::InvalidInput, "name the one library that is meant")
             .with_hint("give `--user ID` for a user's own, or `--library ID` for a shared one")),
     }
-}
-
-async fn index(global: &Global, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
-    let progress = output.progress("files");
-    let written = fs.write_index_watched(&library, &|done, total| progress.set(done, total)).await;
-    progress.finish();
-    let written = written?;
-    let Indexed { skills, files, read, bytes, .. } = written;
-    let note = format!(
-        "indexed {library}: {}, {} ({} read), {bytes} bytes",
-        plural(skills, "skill", "skills"),
-        plural(files, "file", "files"),
-        if read == files { "all".to_owned() } else { read.to_string() },
-    );
-    output.done(&written, &note)?;
-    Ok(ExitCode::SUCCESS)
 }
 
 async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Result<ExitCode> {

@@ -421,11 +421,11 @@ pub(super) enum AdminCommand {
 
     /// Publish skills to a user, many users or a shared library
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin push ./skills --user ana --dry-run     what would change\n  skillfs --bucket acme admin push ./skills --library notaries\n  skillfs --bucket acme admin push skills.zip --library notaries --delete\n  skillfs --bucket acme admin push ./skills --users users.txt --yes\n\nReaders see each skill as it was or as it is to be, never a mixture. Interrupted, run it again: it\ngoes on where it was. What many users need is better in one shared library: one push for all."
+        after_help = "Examples:\n  skillfs --bucket acme admin push ./skills --user ana --dry-run     what would change\n  skillfs --bucket acme admin push ./skills --library notaries\n  skillfs --bucket acme admin push skills.zip --library notaries --delete\n  skillfs --bucket acme admin push ./skills --users users.txt --yes\n\nAn empty library is published: readers see all of a release or nothing of it. A plain library stays plain,\nunless --publish. Interrupted, run it again. What many users need is better in one shared library."
     )]
     Push(Push),
 
-    /// Show what a push would change; exit with 1 when anything would
+    /// Show what a push would change, and what others have changed; exit with 1 when anything would
     #[command(
         after_help = "Examples:\n  skillfs --bucket acme admin diff ./skills --user ana\n  skillfs --bucket acme --json admin diff ./skills --library notaries --delete"
     )]
@@ -465,20 +465,23 @@ pub(super) enum AdminCommand {
         overwrite: bool,
     },
 
-    /// Compare what is in a library with its index and its digests; exit with 1 when something is wrong
+    /// Compare the index, the blobs and the keys of a library; exit with 1 when something is wrong
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin verify --user ana\n  skillfs --bucket acme admin verify --library notaries --repair\n\n--repair finishes a push that was interrupted, restores what is missing from what is there, and writes\nthe index. It never deletes a file."
+        after_help = "Examples:\n  skillfs --bucket acme admin verify --user ana\n  skillfs --bucket acme admin verify --library notaries --repair\n  skillfs --bucket acme admin verify --library notaries --repair --overwrite   revert what others changed\n  skillfs --bucket acme admin verify --library notaries --repair --release 41  restore a damaged index\n\n--repair completes the mirror and restores blobs from other copies. What others have changed stays,\nunless --overwrite."
     )]
     Verify {
-        /// Mend what can be
+        /// Repair what can be
         #[arg(long)]
         repair: bool,
-        /// Compare sizes and versions only, without reading the files
+        /// Do not read the blobs
         #[arg(long)]
         quick: bool,
-        /// How long the library is held at once, in seconds
-        #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true)]
-        lease: u64,
+        /// With --repair: replace keys that others have changed
+        #[arg(long, requires = "repair")]
+        overwrite: bool,
+        /// With --repair: the release that a damaged index is restored from
+        #[arg(long, value_name = "N", requires = "repair")]
+        release: Option<String>,
     },
 
     /// List the releases of a library, the newest first
@@ -506,7 +509,7 @@ pub(super) enum AdminCommand {
         how: How,
     },
 
-    /// Let go of a skill that was pinned
+    /// Let pushes change a pinned skill again
     Unpin {
         /// Its path, such as escrituras/compraventa
         skill: String,
@@ -530,14 +533,26 @@ pub(super) enum AdminCommand {
     /// Count skills, files and bytes: of one library, or of all
     Stats,
 
-    /// Let go of old releases: all but the newest 20 and the pinned ones
+    /// Delete stored content that no listed release refers to, once it is a week old
     Prune,
 
-    /// Write the catalogue index of a library: sessions then read its catalogue with two requests
+    /// Make a published library plain: its keys are what sessions see, and its releases stay
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin index --user ana\n  skillfs --bucket acme admin index --library notaries\n\n`push` writes it, too. Run it when the library was changed by other tools; what the old index knows is\nnot read again. What has changed since is read where it lies, so an old index costs time and nothing else."
+        after_help = "Example:\n  skillfs --bucket acme admin unpublish --user ana\n\nThe keys are completed first; what others have changed there is in the way until it is published\n(`admin index`) or reverted (`admin verify --repair --overwrite`)."
     )]
-    Index,
+    Unpublish,
+
+    /// Publish what other tools have changed in a library
+    #[command(
+        after_help = "Examples:\n  aws s3 sync ./skills s3://acme/shared/notaries/skills/ && skillfs --bucket acme admin index --library notaries\n  skillfs --bucket acme admin index --library notaries --dry-run\n  skillfs --bucket acme admin index --user ana --publish     publish a plain library as it is\n\nWithout changes it does nothing, so it can run after every upload."
+    )]
+    Index {
+        #[command(flatten)]
+        how: How,
+        /// Publish a plain library: uploads by other programs are no longer visible until they are indexed
+        #[arg(long)]
+        publish: bool,
+    },
 }
 
 /// What is published, and to whom.
@@ -557,6 +572,8 @@ pub(super) struct Push {
     /// Refuse skills that the specification objects to
     #[arg(long)]
     pub(super) strict: bool,
+    #[command(flatten)]
+    pub(super) kind: Kind,
     #[command(flatten)]
     pub(super) place: Place,
     #[command(flatten)]
@@ -586,18 +603,24 @@ pub(super) struct How {
     /// Only show what would change
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Also replace what was changed by hand
+    /// Replace keys that others have changed, files that belong to no skill, and stored content that is damaged
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Wait while somebody else is publishing
-    #[arg(long)]
-    pub(super) wait: bool,
     /// Who publishes, for the release [default: user@host]
     #[arg(long, value_name = "NAME")]
     pub(super) by: Option<String>,
-    /// How long the library is held at once, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, hide = true)]
-    pub(super) lease: u64,
+}
+
+/// What kind of library a push leaves.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Kind {
+    /// Publish a plain library: what it contains is part of the release, and later uploads by other programs are
+    /// not visible until `admin index`
+    #[arg(long, conflicts_with = "plain")]
+    pub(super) publish: bool,
+    /// Leave an empty library plain: its keys are what sessions see, whatever program writes them
+    #[arg(long)]
+    pub(super) plain: bool,
 }
 
 /// What is imported, and how.
@@ -623,6 +646,8 @@ pub(super) struct Import {
     /// Take skills that ask for shell:execute, network:listen or filesystem:write without asking back
     #[arg(long)]
     pub(super) accept_dangerous: bool,
+    #[command(flatten)]
+    pub(super) kind: Kind,
     #[command(flatten)]
     pub(super) place: Place,
     #[command(flatten)]

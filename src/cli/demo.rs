@@ -10,6 +10,7 @@ use super::args::Global;
 use super::output::{
     ACCENT, BAD, BOLD, DIM, DIRECTORY, Described, GOOD, Output, plural, print, to_json, visible,
 };
+use crate::admin::{IntoKind, PushOptions};
 use crate::backend::{Grep, S3Backend, SkillFs, Window};
 use crate::config::{Freshness, Settings};
 use crate::embedded::Embedded;
@@ -43,7 +44,12 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     embedded.create_bucket(&settings.bucket).await?;
     let fs = SkillFs::embedded(&embedded, &settings).await?;
     let objects = seed(&embedded, &settings.bucket).await?;
-    fs.write_index(&Library::User(UserId::parse(USER)?)).await?;
+    let library = Library::User(UserId::parse(USER)?);
+    let mut options =
+        PushOptions { by: "demo".to_owned(), source: "samples".to_owned(), ..PushOptions::default() };
+    options.into = IntoKind::Published;
+    let plan = fs.plan_index(&library, &options).await?;
+    fs.publish(&plan, &|_| ()).await?;
     let published = fs.requests();
     let session = Session {
         user: Some(UserId::parse(USER)?),
@@ -59,7 +65,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
 
     show.heading("Its three mounts")?;
     show.mounts().await?;
-    show.heading("What the model is told of its skills, in 640 characters: a listing and an index")?;
+    show.heading("What the model is told of its skills, in 640 characters: two requests at once")?;
     show.catalog("all", 640).await?;
     show.heading("Which files are there? That is known by now")?;
     show.ls("/skills").await?;

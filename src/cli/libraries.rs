@@ -9,8 +9,8 @@ use super::admin::library;
 use super::args::Global;
 use super::connect;
 use super::output::{ACCENT, BAD, GOOD, Output, plural, print, print_raw, size, to_json, visible};
-use super::publish::{blocking, whoami};
-use crate::admin::{LibraryStats, ListedSkill, Release, Severity};
+use super::publish::blocking;
+use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions, Severity};
 use crate::entry::format_time;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Library;
@@ -43,10 +43,12 @@ pub(super) async fn releases(global: &Global, output: &Output) -> Result<ExitCod
     }
     let mut text = String::new();
     let by = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).min(32);
-    for Release { release, at, by: who, source, created, updated, deleted, pinned, .. } in &releases {
+    for Release { release, at, by: who, source, created, updated, deleted, current, pinned, .. } in &releases
+    {
+        let current = if *current { "*" } else { " " };
         let pins = if pinned.is_empty() { String::new() } else { format!("  pinned: {}", pinned.join(", ")) };
         text += &format!(
-            "{ACCENT}{release:>5}{ACCENT:#}  {}  {:<by$}  +{created} ~{updated} -{deleted}  {}{}\n",
+            "{current}{ACCENT}{release:>5}{ACCENT:#}  {}  {:<by$}  +{created} ~{updated} -{deleted}  {}{}\n",
             at.map(format_time).unwrap_or_default(),
             visible(who, false),
             visible(source, false),
@@ -55,7 +57,7 @@ pub(super) async fn releases(global: &Global, output: &Output) -> Result<ExitCod
     }
     print(&text)?;
     if releases.is_empty() {
-        output.note(&format!("{library} has no releases yet; `admin push` makes one"));
+        output.note(&format!("{library} has no releases; `admin push --publish` makes the first"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -63,8 +65,7 @@ pub(super) async fn releases(global: &Global, output: &Output) -> Result<ExitCod
 pub(super) async fn verify(
     global: &Global,
     repair: bool,
-    quick: bool,
-    lease: u64,
+    options: &RepairOptions,
     output: &Output,
 ) -> Result<ExitCode> {
     let library = library(global)?;
@@ -72,8 +73,8 @@ pub(super) async fn verify(
     let progress = output.transfer();
     let watch = |at| progress.tell(at);
     let found = match repair {
-        true => fs.repair(&library, &whoami(), lease.max(1), !quick, &watch).await,
-        false => fs.verify(&library, !quick, &watch).await,
+        true => fs.repair(&library, options, &watch).await,
+        false => fs.verify(&library, options.read, &watch).await,
     };
     progress.finish();
     let found = found?;
@@ -84,7 +85,7 @@ pub(super) async fn verify(
         let mut text = String::new();
         for problem in &found.problems {
             let (word, style) = match problem.severity {
-                _ if problem.repaired => ("mended", GOOD),
+                _ if problem.repaired => ("repaired", GOOD),
                 Severity::Error => ("error", BAD),
                 Severity::Warning => ("warning", ACCENT),
                 Severity::Info => ("info", ACCENT),
@@ -112,9 +113,9 @@ pub(super) async fn prune(global: &Global, output: &Output) -> Result<ExitCode> 
     let library = library(global)?;
     let pruned = connect(global, false, output).await?.prune(&library).await?;
     let note = format!(
-        "let go of {} and {}, {}",
-        plural(pruned.releases, "release", "releases"),
-        plural(pruned.blobs, "content", "contents"),
+        "deleted {} and {}, {}",
+        plural(pruned.releases, "old release", "old releases"),
+        plural(pruned.blobs, "blob", "blobs"),
         size(pruned.bytes)
     );
     output.done(&pruned, &note)?;
@@ -134,7 +135,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
             let from = match (release, pinned) {
                 (_, Some(pinned)) => format!("pinned to release {pinned}"),
                 (Some(release), None) => format!("release {release}"),
-                (None, None) => "by hand".to_owned(),
+                (None, None) => "plain".to_owned(),
             };
             let path = visible(path, false);
             text += &format!(
@@ -204,24 +205,29 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<ExitCode> 
         return lines(&all);
     }
     let mut text = format!(
-        "{:<32} {:>7} {:>9} {:>7} {:>10} {:>8} {:>10}  index\n",
-        "library", "skills", "published", "files", "size", "releases", "kept"
+        "{:<32} {:<9} {:>7} {:>7} {:>10} {:>7} {:>8} {:>10}\n",
+        "library", "kind", "skills", "files", "size", "release", "listed", "stored"
     );
     for Line { user, library, stats } in &all {
         let name = match (user, library) {
             (Some(user), _) => format!("user {user}"),
             (None, library) => format!("library {}", library.as_deref().unwrap_or_default()),
         };
+        let kind = match stats.kind {
+            LibraryKind::Empty => "empty",
+            LibraryKind::Plain => "plain",
+            LibraryKind::Published => "published",
+        };
         text += &format!(
-            "{:<32} {:>7} {:>9} {:>7} {:>10} {:>8} {:>10}  {}\n",
+            "{:<32} {:<9} {:>7} {:>7} {:>10} {:>7} {:>8} {:>10}\n",
             visible(&name, false),
+            kind,
             stats.skills,
-            stats.published,
             stats.files,
             size(stats.bytes),
+            stats.release,
             stats.releases,
-            size(stats.blob_bytes),
-            if stats.indexed { "yes" } else { "no" }
+            size(stats.blob_bytes)
         );
     }
     print(&text)?;

@@ -8,12 +8,12 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use super::admin::library;
-use super::args::{Global, How, Import, Place, Push};
+use super::args::{Global, How, Import, Kind, Place, Push};
 use super::connect;
 use super::output::{ACCENT, BAD, GOOD, Output, plural, print, print_raw, size, to_json, visible};
 use crate::admin::{
-    Action, Change, ManyOptions, NewLibrary, NewSkill, Plan, PlannedSkill, Published, PushOptions,
-    PushProgress,
+    Action, Drift, FileAction, FileChange, IntoKind, NewLibrary, NewSkill, Plan, PlannedSkill, Published,
+    PushOptions, PushProgress,
 };
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
@@ -26,10 +26,12 @@ use crate::source::{
 
 /// Skills that a plan lists; the rest is counted.
 const MOST_LISTED: usize = 200;
+/// Keys that others have changed, listed one by one.
+const MOST_DRIFT: usize = 20;
 
 pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
     let (source, new) = read(&args, output).await?;
-    let options = options(&args.how, &source, args.delete, args.category.clone());
+    let options = options(&args, &source);
     if let Some(file) = &args.users {
         if global.user.is_some() || !global.library.is_empty() {
             return Err(Error::new(
@@ -42,9 +44,8 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     }
     let library = library(global)?;
     let fs = connect(global, !args.how.dry_run, output).await?;
-    let work =
-        Work { fs: &fs, source: Some(&new), library: &library, how: &args.how, yes: global.yes, output };
-    work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
+    let plan = fs.plan(&library, &new, &options).await?;
+    Work { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -53,20 +54,54 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
             .with_hint("for many users: `admin push --users FILE --dry-run`"));
     }
     let (source, new) = read(&args, output).await?;
-    let options = options(&args.how, &source, args.delete, args.category.clone());
+    let options = options(&args, &source);
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let plan = fs.plan(&library, &new, &options).await?;
-    show(&plan, output, true)?;
-    Ok(if plan.changes() || plan.count(Action::Refused) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    let drift = fs.drift(&library).await?;
+    let mut report = Report::of(&plan, true);
+    report.drift = &drift;
+    match output.is_json() {
+        true => report.print()?,
+        false => show(&plan, true)?,
+    }
+    tell_drift(&drift, output);
+    let differs = plan.changes() || plan.count(Action::Refused) > 0 || !drift.is_empty();
+    Ok(if differs { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+/// Publishes what other tools have changed.
+pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Output) -> Result<ExitCode> {
+    let library = library(global)?;
+    let fs = connect(global, false, output).await?;
+    let kind = Kind { publish, plain: false };
+    let options = PushOptions { into: into(kind), ..options_of(&how, "index".to_owned()) };
+    let plan = fs.plan_index(&library, &options).await?;
+    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+}
+
+pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCode> {
+    let library = library(global)?;
+    let fs = connect(global, false, output).await?;
+    let progress = output.transfer();
+    let done = fs.unpublish(&library, &|at: PushProgress| progress.tell(at)).await;
+    progress.finish();
+    done?;
+    #[derive(Serialize)]
+    struct Unpublished {
+        kind: &'static str,
+    }
+    let note = format!("{library} is plain now: its keys are what sessions see");
+    output.done(&Unpublished { kind: "plain" }, &note)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &Output) -> Result<ExitCode> {
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("rollback to release {release}"));
-    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
-    work.publish(&options, |fs| Box::pin(fs.plan_rollback(&library, release, &options))).await
+    let plan = fs.plan_rollback(&library, release, &options).await?;
+    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output) -> Result<ExitCode> {
@@ -82,42 +117,18 @@ pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output)
     let path = path.trim_matches('/');
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
-    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
-    let plan = fs.plan_skill_at(&library, path, release, &options).await?;
-    // Pinned already: then it is there.
-    if plan.count(Action::Pinned) == 0 && (plan.changes() || plan.count(Action::Refused) > 0) {
-        let code = work
-            .publish(&options, |fs| Box::pin(fs.plan_skill_at(&library, path, release, &options)))
-            .await?;
-        if code != ExitCode::SUCCESS {
-            return Ok(code);
-        }
-    }
-    if how.dry_run {
-        return Ok(ExitCode::SUCCESS);
-    }
-    fs.pin(&library, path, Some(release)).await?;
-    #[derive(Serialize)]
-    struct Pinned<'a> {
-        skill: &'a str,
-        release: u64,
-    }
-    output.done(&Pinned { skill: path, release }, &format!("pinned `{path}` to release {release}"))?;
-    Ok(ExitCode::SUCCESS)
+    let plan = fs.plan_pin(&library, path, release, &options).await?;
+    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn unpin(global: &Global, skill: &str, output: &Output) -> Result<ExitCode> {
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let path = skill.trim_matches('/');
-    fs.pin(&library, path, None).await?;
-    #[derive(Serialize)]
-    struct Unpinned<'a> {
-        skill: &'a str,
-        release: Option<u64>,
-    }
-    output.done(&Unpinned { skill: path, release: None }, &format!("`{path}` is no longer pinned"))?;
-    Ok(ExitCode::SUCCESS)
+    let how = How { dry_run: false, overwrite: false, by: None };
+    let options = options_of(&how, format!("unpin {path}"));
+    let plan = fs.plan_unpin(&library, path, &options).await?;
+    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &Output) -> Result<ExitCode> {
@@ -134,8 +145,8 @@ pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &
     }
     let options = PushOptions { delete: true, ..options_of(&how, "rm".to_owned()) };
     let new = NewLibrary::nothing_but(skills);
-    let work = Work { fs: &fs, source: None, library: &library, how: &how, yes: global.yes, output };
-    work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
+    let plan = fs.plan(&library, &new, &options).await?;
+    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn take(global: &Global, args: Import, output: &Output) -> Result<ExitCode> {
@@ -179,10 +190,9 @@ pub(super) async fn take(global: &Global, args: Import, output: &Output) -> Resu
         Some(commit) => format!("import {} at {commit}", imported.origin.location),
         None => format!("import {}", imported.origin.location),
     };
-    let options = options_of(&args.how, source);
-    let work =
-        Work { fs: &fs, source: Some(&new), library: &library, how: &args.how, yes: global.yes, output };
-    work.publish(&options, |fs| Box::pin(fs.plan(&library, &new, &options))).await
+    let options = PushOptions { into: into(args.kind), ..options_of(&args.how, source) };
+    let plan = fs.plan(&library, &new, &options).await?;
+    Work { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
 }
 
 /// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.
@@ -257,93 +267,81 @@ fn tell_imported(imported: &Imported, output: &Output) {
     }
 }
 
-/// What all changes of a library share: plan, ask, publish, tell.
+/// What all changes of a library share: show the plan, ask, publish, tell.
 struct Work<'w> {
     fs: &'w SkillFs,
-    /// What is published, where that is at hand.
-    source: Option<&'w NewLibrary>,
-    library: &'w Library,
     how: &'w How,
     yes: bool,
     output: &'w Output,
 }
 
-type Planning<'f> = std::pin::Pin<Box<dyn Future<Output = Result<Plan>> + Send + 'f>>;
-
 impl Work<'_> {
-    async fn publish<'f>(
-        &'f self,
-        options: &PushOptions,
-        plan: impl Fn(&'f SkillFs) -> Planning<'f>,
-    ) -> Result<ExitCode> {
-        let mut planned = plan(self.fs).await?;
-        if planned.under_way.is_some() && !self.how.dry_run {
-            self.resume(&planned, options).await?;
-            planned = plan(self.fs).await?;
-        }
-        let mut report = Report::of(&planned, self.how.dry_run);
+    async fn publish(&self, plan: Plan) -> Result<ExitCode> {
+        let mut report = Report::of(&plan, self.how.dry_run);
         if !self.output.is_json() {
-            show(&planned, self.output, false)?;
+            show(&plan, false)?;
         }
-        let code = if planned.count(Action::Refused) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS };
+        let code = if plan.count(Action::Refused) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS };
         if self.how.dry_run {
-            if self.output.is_json() {
-                report.print()?;
-            } else {
-                self.output.note("nothing was changed: this was a dry run");
+            match self.output.is_json() {
+                true => report.print()?,
+                false => self.output.note("nothing was changed: this was a dry run"),
             }
             return Ok(code);
         }
-        let deleted = planned.count(Action::Delete);
+        let deleted = plan.count(Action::Delete);
         if deleted > 0 && !self.yes {
-            confirm(
-                &format!("Delete {} from {}?", plural(deleted, "skill", "skills"), self.library),
-                self.output,
-            )
-            .await?;
+            let question = format!("Delete {} from {}?", plural(deleted, "skill", "skills"), plan.library);
+            confirm(&question, self.output).await?;
+        }
+        if plan.adopted.is_some() && !self.yes {
+            let question = format!(
+                "Uploads by other programs to {} will no longer be visible. Publish it?",
+                plan.library
+            );
+            confirm(&question, self.output).await?;
         }
         let progress = self.output.transfer();
-        let published = self.fs.publish(&planned, &|at: PushProgress| progress.tell(at)).await;
+        let published = self.fs.publish(&plan, &|at: PushProgress| progress.tell(at)).await;
         progress.finish();
         let published = published?;
-        for edit in &published.changed_by_hand {
-            self.output.note(&format!(
-                "`{}` was changed by hand meanwhile, and was left so: its skill is shown as it lies there",
-                edit.path
-            ));
-        }
+        tell_published(&published, self.output, "");
         report.published = Some(&published);
-        if self.output.is_json() {
-            report.print()?;
-        } else {
-            self.output.note(&summary(&published, self.library));
+        match self.output.is_json() {
+            true => report.print()?,
+            false => self.output.note(&summary(&plan, &published)),
         }
         Ok(code)
     }
+}
 
-    /// Somebody is publishing, or has died while publishing: what they committed is finished first.
-    async fn resume(&self, planned: &Plan, options: &PushOptions) -> Result<()> {
-        let Some(under_way) = &planned.under_way else { return Ok(()) };
-        let ours = under_way.by == options.by;
-        if under_way.free_in > 0 && (ours || self.how.wait) {
-            self.output.note(&format!(
-                "{} is publishing, or was interrupted; waiting up to {} s to go on",
-                if under_way.by.is_empty() { "somebody" } else { &under_way.by },
-                under_way.free_in
-            ));
-        }
-        let progress = self.output.transfer();
-        let resumed = self
-            .fs
-            .resume(self.library, &options.by, options.lease, ours || self.how.wait, self.source, &|at| {
-                progress.tell(at);
-            })
-            .await;
-        progress.finish();
-        if resumed?.is_some() {
-            self.output.note("finished a push that was interrupted");
-        }
-        Ok(())
+/// What a release has left undone: none of it matters to sessions.
+fn tell_published(published: &Published, output: &Output, whose: &str) {
+    tell_drift(&published.drift, output);
+    if let Some(why) = &published.mirror_error {
+        output.note(&format!(
+            "{whose}the release is published; its plain keys are incomplete until the next push or `admin verify --repair`: {why}"
+        ));
+    }
+    if let Some(release) = published.uploaded_meanwhile {
+        output.note(&format!("{whose}what was uploaded meanwhile is release {release}"));
+    }
+}
+
+fn tell_drift(drift: &[Drift], output: &Output) {
+    for Drift { path, change, .. } in drift.iter().take(MOST_DRIFT) {
+        let what = match change {
+            FileAction::Add => "added",
+            FileAction::Change => "changed",
+            FileAction::Remove => "removed",
+        };
+        output.note(&format!("`{path}`: {what} by others, and left alone; no session sees it"));
+    }
+    if drift.len() > MOST_DRIFT {
+        output.note(&format!("and {} more like these", drift.len() - MOST_DRIFT));
+    }
+    if !drift.is_empty() {
+        output.note("`admin index` publishes what others have changed; `admin verify --repair --overwrite` reverts it");
     }
 }
 
@@ -364,22 +362,26 @@ async fn push_to_users(
         );
         confirm(&question, output).await?;
     }
+    if args.kind.publish && !global.yes && !args.how.dry_run {
+        let question = format!(
+            "Uploads by other programs to {} will no longer be visible. Publish?",
+            plural(users.len() as u64, "library", "libraries")
+        );
+        confirm(&question, output).await?;
+    }
     let fs = connect(global, !args.how.dry_run, output).await?;
     let progress = output.progress("users");
-    let many = ManyOptions { dry_run: args.how.dry_run, wait: args.how.wait };
+    let dry_run = args.how.dry_run;
     let results =
-        fs.push_to_users(&users, new, &options, many, &|done, total| progress.set(done, total)).await;
+        fs.push_to_users(&users, new, &options, dry_run, &|done, total| progress.set(done, total)).await;
     progress.finish();
     let mut failed = 0;
     let (mut changed, mut same, mut refused) = (0, 0, 0);
     for (user, result) in &results {
         match result {
             Ok((plan, published)) => {
-                for edit in published.iter().flat_map(|published| &published.changed_by_hand) {
-                    output.note(&format!(
-                        "{user}: `{}` was changed by hand meanwhile, and was left so",
-                        edit.path
-                    ));
+                if let Some(published) = published {
+                    tell_published(published, output, &format!("{user}: "));
                 }
                 refused += plan.count(Action::Refused);
                 if plan.changes() {
@@ -488,22 +490,26 @@ fn source_options(place: &Place, category: Option<String>) -> Result<SourceOptio
     Ok(options)
 }
 
-fn options(how: &How, source: &str, delete: bool, category: Option<String>) -> PushOptions {
-    PushOptions { delete, category, ..options_of(how, source.to_owned()) }
+fn options(args: &Push, source: &str) -> PushOptions {
+    let (delete, category, into) = (args.delete, args.category.clone(), into(args.kind));
+    PushOptions { delete, category, into, ..options_of(&args.how, source.to_owned()) }
 }
 
-fn options_of(how: &How, source: String) -> PushOptions {
-    PushOptions {
-        overwrite: how.overwrite,
-        by: how.by.clone().unwrap_or_else(whoami),
-        source,
-        lease: how.lease.max(1),
-        ..PushOptions::default()
+fn into(kind: Kind) -> IntoKind {
+    match kind {
+        Kind { publish: true, .. } => IntoKind::Published,
+        Kind { plain: true, .. } => IntoKind::Plain,
+        Kind { .. } => IntoKind::Same,
     }
 }
 
+fn options_of(how: &How, source: String) -> PushOptions {
+    let by = how.by.clone().unwrap_or_else(whoami);
+    PushOptions { overwrite: how.overwrite, by, source, ..PushOptions::default() }
+}
+
 /// Who runs this, and where.
-pub(super) fn whoami() -> String {
+fn whoami() -> String {
     let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = given("USER").or_else(|| given("LOGNAME")).or_else(|| given("USERNAME"));
     let named = || std::fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned());
@@ -549,19 +555,14 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// A plan, for people.
-fn show(plan: &Plan, output: &Output, files: bool) -> Result<()> {
-    if output.is_json() {
-        return Report::of(plan, true).print();
-    }
+fn show(plan: &Plan, files: bool) -> Result<()> {
     let mut text = String::new();
-    let listed: Vec<&PlannedSkill> = plan
-        .skills
-        .iter()
-        .chain(&plan.categories)
-        .filter(|skill| skill.action != Action::Unchanged)
-        .collect();
-    let width =
-        listed.iter().take(MOST_LISTED).map(|skill| skill.path.chars().count()).max().unwrap_or(0).min(48);
+    let listed: Vec<&PlannedSkill> =
+        plan.skills.iter().filter(|skill| skill.action != Action::Unchanged).collect();
+    let loose = &plan.files[..plan.files.len().min(MOST_LISTED)];
+    let paths = listed.iter().take(MOST_LISTED).map(|skill| &skill.path);
+    let paths = paths.chain(loose.iter().map(|file| &file.name));
+    let width = paths.map(|path| path.chars().count()).max().unwrap_or(0).min(48);
     for skill in listed.iter().take(MOST_LISTED) {
         let (word, style) = match skill.action {
             Action::Create => ("create", GOOD),
@@ -574,34 +575,59 @@ fn show(plan: &Plan, output: &Output, files: bool) -> Result<()> {
         let path = visible(&skill.path, false);
         let what = match &skill.why {
             Some(why) => visible(why, false),
-            None => changes(skill),
+            None => changes(&skill.files),
         };
         text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
         if files && skill.why.is_none() {
-            for file in &skill.files {
-                let mark = match file.change {
-                    Change::Add => "+",
-                    Change::Change => "~",
-                    Change::Remove => "-",
-                };
-                text += &format!("         {mark} {} ({})\n", visible(&file.name, false), size(file.size));
-            }
+            text += &skill.files.iter().map(show_file).collect::<String>();
         }
     }
-    if listed.len() > MOST_LISTED {
-        text += &format!("… and {} more\n", listed.len() - MOST_LISTED);
+    for file in loose {
+        let (word, style) = match file.change {
+            FileAction::Add => ("create", GOOD),
+            FileAction::Change => ("update", ACCENT),
+            FileAction::Remove => ("delete", BAD),
+        };
+        let (path, what) = (visible(&file.name, false), changes(std::slice::from_ref(file)));
+        text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
+    }
+    let more = listed.len().saturating_sub(MOST_LISTED) + (plan.files.len() - loose.len());
+    if more > 0 {
+        text += &format!("… and {more} more\n");
+    }
+    if let Some(adopted) = &plan.adopted {
+        text += &format!(
+            "{ACCENT}adopt{ACCENT:#}    {} and {} that are there already, {} to read\n",
+            plural(adopted.skills, "skill", "skills"),
+            plural(adopted.files, "file", "files"),
+            size(adopted.bytes)
+        );
+        if adopted.left_out > 0 {
+            let keys = plural(adopted.left_out, "folder marker or key", "folder markers or keys");
+            text += &format!("         {keys} that no path can name: not adopted\n");
+        }
+        text += "         from then on, uploads by other programs are not visible until `admin index`\n";
     }
     text += &format!("{}: {}\n", plan.library, counts(plan));
     print(&text)
 }
 
+fn show_file(file: &FileChange) -> String {
+    let mark = match file.change {
+        FileAction::Add => "+",
+        FileAction::Change => "~",
+        FileAction::Remove => "-",
+    };
+    format!("         {mark} {} ({})\n", visible(&file.name, false), size(file.size))
+}
+
 /// `+1 ~2 -1, 4.1 KiB`.
-fn changes(skill: &PlannedSkill) -> String {
-    let count = |change: Change| skill.files.iter().filter(|file| file.change == change).count();
+fn changes(files: &[FileChange]) -> String {
+    let count = |change: FileAction| files.iter().filter(|file| file.change == change).count();
     let bytes: u64 =
-        skill.files.iter().filter(|file| file.change != Change::Remove).map(|file| file.size).sum();
+        files.iter().filter(|file| file.change != FileAction::Remove).map(|file| file.size).sum();
     let mut parts = Vec::new();
-    for (mark, change) in [("+", Change::Add), ("~", Change::Change), ("-", Change::Remove)] {
+    for (mark, change) in [("+", FileAction::Add), ("~", FileAction::Change), ("-", FileAction::Remove)] {
         if count(change) > 0 {
             parts.push(format!("{mark}{}", count(change)));
         }
@@ -624,22 +650,34 @@ fn counts(plan: &Plan) -> String {
             parts.push(format!("{} {word}", plan.count(action)));
         }
     }
-    if !plan.categories.is_empty() {
-        let described = plural(plan.categories.len() as u64, "description", "descriptions");
-        parts.push(format!("{described} of categories"));
+    if !plan.files.is_empty() {
+        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
     }
-    if parts.is_empty() { "nothing to publish".to_owned() } else { parts.join(", ") }
+    parts.extend(pins(plan));
+    match (parts.is_empty(), plan.adopted) {
+        (false, _) => parts.join(", "),
+        (true, Some(_)) => "to be published as it is".to_owned(),
+        (true, None) => "nothing to publish".to_owned(),
+    }
 }
 
-fn summary(published: &Published, library: &Library) -> String {
-    let Some(release) = published.release else {
+fn pins(plan: &Plan) -> impl Iterator<Item = String> {
+    plan.pins.iter().map(|(skill, release)| match release {
+        Some(release) => format!("`{}` pinned to release {release}", visible(skill, false)),
+        None => format!("`{}` no longer pinned", visible(skill, false)),
+    })
+}
+
+fn summary(plan: &Plan, published: &Published) -> String {
+    let library = &plan.library;
+    if published.release.is_none() && (plan.makes_release || !plan.changes()) {
         return match (published.refused, published.pinned) {
             (0, 0) => format!("{library} is up to date"),
             (refused, pinned) => {
                 format!("nothing was published to {library}: {refused} refused, {pinned} pinned")
             }
         };
-    };
+    }
     let mut parts = Vec::new();
     for (count, word) in [
         (published.created, "created"),
@@ -653,12 +691,17 @@ fn summary(published: &Published, library: &Library) -> String {
             parts.push(format!("{count} {word}"));
         }
     }
-    format!(
-        "published release {release} of {library}: {}; {} uploaded, {}",
-        parts.join(", "),
-        plural(published.uploaded, "file", "files"),
-        size(published.uploaded_bytes)
-    )
+    if !plan.files.is_empty() {
+        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
+    }
+    parts.extend(pins(plan));
+    let done = match published.release {
+        Some(release) => format!("published release {release} of {library}"),
+        None => format!("wrote to {library}, which is plain"),
+    };
+    let what = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let uploaded = plural(published.uploaded, "file", "files");
+    format!("{done}{what}; {uploaded} uploaded, {}", size(published.uploaded_bytes))
 }
 
 /// A plan and what came of it, for machines.
@@ -675,7 +718,10 @@ struct Report<'r> {
     unchanged: u64,
     pinned: u64,
     refused: u64,
-    skills: Vec<&'r PlannedSkill>,
+    #[serde(flatten)]
+    plan: &'r Plan,
+    #[serde(skip_serializing_if = "<[Drift]>::is_empty")]
+    drift: &'r [Drift],
     #[serde(skip_serializing_if = "Option::is_none")]
     published: Option<&'r Published>,
 }
@@ -697,7 +743,8 @@ impl<'r> Report<'r> {
             unchanged: count(Action::Unchanged),
             pinned: count(Action::Pinned),
             refused: count(Action::Refused),
-            skills: plan.skills.iter().chain(&plan.categories).collect(),
+            plan,
+            drift: &[],
             published: None,
         }
     }

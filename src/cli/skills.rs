@@ -15,20 +15,25 @@ const MOST_SHOWN: usize = 10;
 pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Output) -> Result<()> {
     match command {
         SkillsCommand::List { category } => {
-            let paths = backend.load_skills(category.as_deref()).await?;
+            let (paths, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
             let mut text = String::new();
             for path in &paths {
                 text += &if output.is_json() { to_json(&Listed { path })? } else { output.name(path) };
                 text.push('\n');
             }
-            print_raw(text.as_bytes())
+            print_raw(text.as_bytes())?;
+            tell_libraries(&diagnostics, output);
+            Ok(())
         }
         SkillsCommand::Frontmatter { category } => {
             let text = backend.load_skills_frontmatter(category.as_deref()).await?;
             match output.is_json() {
-                true => print_raw((to_json(&Text { text: &text })? + "\n").as_bytes()),
-                false => output.content(&text),
+                true => print_raw((to_json(&Text { text: &text })? + "\n").as_bytes())?,
+                false => output.content(&text)?,
             }
+            let (_, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
+            tell_libraries(&diagnostics, output);
+            Ok(())
         }
         SkillsCommand::Catalog { category, format, budget } => {
             let library = backend.skills(category.as_deref()).await?;
@@ -88,6 +93,13 @@ struct Version<'a> {
 #[derive(Serialize)]
 struct Text<'a> {
     text: &'a str,
+}
+
+/// Libraries that are left out or out of date are told with every list.
+fn tell_libraries(diagnostics: &[Diagnostic], output: &Output) {
+    for diagnostic in diagnostics.iter().filter(|d| matches!(d.code, "library-unavailable" | "stale-index")) {
+        output.note(&diagnostic.to_string());
+    }
 }
 
 /// What is odd about a library goes to stderr, as much of it as anyone reads.

@@ -1,8 +1,8 @@
-//! Whether a library's index is there, can be read, and says what is in the library.
+//! What kind of library it is, whether its index can be used, and whether others have changed its mirror.
 
 use super::{Check, Line, arn, flag, shell};
-use crate::admin::{Problem, check_replaceable, index_problems};
-use crate::backend::{S3Backend, Union};
+use crate::admin::{LibraryKind, Overview};
+use crate::backend::S3Backend;
 use crate::error::ErrorKind;
 use crate::mount::Library;
 use crate::store::{Reason, Trouble};
@@ -14,102 +14,95 @@ const NAMES: usize = 3;
 pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Line) -> Check {
     const NAME: &str = "index";
     let backend = backend.fresh();
-    let union = match backend.union_all().await {
-        Ok(union) => union,
+    let flag = flag(library);
+    let repair = format!("skillfs admin verify {flag} --repair");
+    let overview = match Overview::of(&backend, library).await {
+        Ok(overview) => overview,
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            return Check::wrong(NAME, "damaged: sessions cannot read the library").fix(format!(
+                "`skillfs admin verify {flag}` lists the releases that it can be restored from"
+            ));
+        }
+        Err(error) if error.kind() == ErrorKind::Unavailable && error.message().contains("too new") => {
+            return Check::wrong(
+                NAME,
+                "a later version of skillfs wrote it: sessions cannot read the library",
+            )
+            .fix("upgrade skillfs");
+        }
+        Err(error) if error.is_forbidden() => {
+            let (store, key) = (backend.store(), library.index());
+            let refused =
+                matches!(store.try_read(key.key()).await, Err(Trouble { reason: Reason::Refused, .. }));
+            if !refused {
+                line.note_error(&error);
+                return Check::failed(NAME, &error);
+            }
+            let allow = arn(store, library.records().as_str());
+            return Check::wrong(NAME, format!("`{}` may not be read", key.as_str()))
+                .fix(format!("allow s3:GetObject on {allow}"));
+        }
         Err(error) => {
             line.note_error(&error);
             return Check::failed(NAME, &error);
         }
     };
-    let flag = flag(library);
-    let write = format!("`skillfs admin index {flag}`");
-    let repair = format!("`skillfs admin verify {flag} --repair`");
-    if union.is_empty() && union.index_etag(0).is_none() {
-        return Check::note(NAME, "the library is empty").fix(format!("`skillfs admin push DIR {flag}`"));
+    if overview.lost_index {
+        return Check::wrong(NAME, "the library has releases and no index: it is read as plain")
+            .fix(format!("`skillfs admin verify {flag}` lists the releases that it can be restored from"));
     }
-    let problems = index_problems(&union, backend.server_time());
-    let told = |code: &str| problems.iter().find(|problem| problem.code == code);
-    if told("bad-index").is_some() {
-        return match check_replaceable(&backend, library).await {
-            Ok(()) => Check::wrong(NAME, "damaged: it cannot be read, and is not used")
-                .fix(format!("{repair}; releases that only it knew are lost")),
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                Check::wrong(NAME, "a later version of skillfs wrote it; this one does not use it")
-                    .fix("use that version of skillfs")
-            }
-            Err(error) => Check::failed(NAME, &error),
-        };
-    }
-    if told("no-index").is_some() {
-        // Readers take one that is refused for none.
-        let (store, key) = (backend.store(), library.index());
-        // One that is not there may look refused to those who may list prefixes only; a listing tells.
-        let refused = matches!(store.try_read(key.key()).await, Err(Trouble { reason: Reason::Refused, .. }));
-        if refused && !(store.is_confined() && matches!(store.lists(key.key()).await, Ok(false))) {
-            let allow = arn(store, library.records().as_str());
-            return Check::warning(NAME, format!("`{}` may not be read, or is not there", key.as_str()))
-                .fix(format!("allow s3:GetObject on {allow}; if it is, {write}"));
+    let skills = match overview.skills {
+        1 => "1 skill".to_owned(),
+        skills => format!("{skills} skills"),
+    };
+    match overview.kind {
+        LibraryKind::Empty => {
+            return Check::note(NAME, "the library is empty").fix(format!("`skillfs admin push DIR {flag}`"));
         }
-        return Check::note(NAME, "there is none: a catalogue costs a request for each skill").fix(write);
+        LibraryKind::Plain => {
+            return Check::note(NAME, format!("plain, {skills}: a catalog costs a request for each skill"))
+                .fix(format!("`skillfs admin index {flag} --publish`, unless other programs write to it"));
+        }
+        LibraryKind::Published => {}
     }
-    let stale = stale(&union, &problems);
-    if let Some(interrupted) = told("interrupted") {
-        // The message names a flag of another command; the line below says it all.
-        let found = interrupted.message.split(": ").next().unwrap_or(&interrupted.message);
+    if let Some(mirror) = &overview.mirror {
+        if !mirror.drift.is_empty() {
+            let names: Vec<_> =
+                mirror.drift.iter().take(NAMES).map(|drift| format!("`{}`", drift.path)).collect();
+            let more = match mirror.drift.len().saturating_sub(NAMES) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let keys = match mirror.drift.len() {
+                1 => "1 key".to_owned(),
+                keys => format!("{keys} keys"),
+            };
+            return Check::warning(
+                NAME,
+                format!(
+                    "others have changed {keys}; no session sees these changes: {}{more}",
+                    names.join(", ")
+                ),
+            )
+            .fix(format!(
+                "`skillfs admin index {flag}` publishes them; `{repair} --overwrite` reverts them"
+            ));
+        }
+        if mirror.behind > 0 {
+            let keys = match mirror.behind {
+                1 => "1 key of its mirror is".to_owned(),
+                keys => format!("{keys} keys of its mirror are"),
+            };
+            let found = format!("release {} is published, but {keys} not up to date", overview.release);
+            return Check::warning(NAME, found).fix(format!("`{repair}`, or push again"));
+        }
+    }
+    if let Some((skill, release)) = overview.lost_pins.first() {
         return Check::warning(
             NAME,
-            format!("{found}; readers see all of it, and some files are still to be written"),
+            format!("`{skill}` is pinned to release {release}, which is not listed any more"),
         )
-        .fix(format!("{repair}, or push again"));
+        .fix(format!("`skillfs admin unpin {} {flag}`", shell(skill)));
     }
-    if let Some(under_way) = told("under-way") {
-        return Check::note(NAME, under_way.message.clone());
-    }
-    if !stale.is_empty() {
-        let names: Vec<_> = stale.iter().take(NAMES).map(|name| format!("`{name}`")).collect();
-        let more = match stale.len().saturating_sub(NAMES) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let count = match stale.len() {
-            1 => "1 skill differs".to_owned(),
-            many => format!("{many} skills differ"),
-        };
-        let found = format!("stale: {count} from what it says: {}{more}", names.join(", "));
-        // What was published and changed by hand is not accepted by indexing it.
-        let published = |name: &str| {
-            union
-                .index(0)
-                .and_then(|index| index.skills.get(name))
-                .is_some_and(|skill| skill.managed.is_some())
-        };
-        let fix = match stale.iter().any(|name| published(name)) {
-            true => format!("{repair} accepts what was changed by hand; or push it again with `--overwrite`"),
-            false => write,
-        };
-        return Check::warning(NAME, found).fix(fix);
-    }
-    if let Some(pin) = told("lost-pin") {
-        return Check::warning(NAME, format!("`{}`: {}", pin.path, pin.message))
-            .fix(format!("`skillfs admin unpin {} {flag}`", shell(&pin.path)));
-    }
-    Check::good(
-        NAME,
-        match union.skills().count() {
-            1 => "fresh: it knows the 1 skill".to_owned(),
-            skills => format!("fresh: it knows all {skills} skills"),
-        },
-    )
-}
-
-/// Skills that are not as the index says, each once; and categories whose description is not.
-fn stale<'p>(union: &'p Union, problems: &'p [Problem]) -> Vec<&'p str> {
-    let differs =
-        |problem: &&Problem| matches!(problem.code, "not-indexed" | "changed-by-hand" | "not-there");
-    let mut names: Vec<_> = problems.iter().filter(differs).map(|problem| problem.path.as_str()).collect();
-    let described = union.descriptions().filter(|(path, _)| union.indexed_category(path).is_none());
-    names.extend(described.map(|(path, _)| path));
-    names.sort_unstable();
-    names.dedup();
-    names
+    Check::good(NAME, format!("published: release {}, {skills}", overview.release))
 }

@@ -92,19 +92,19 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Written now; its MD5 is its ETag, as on S3.
-    pub(super) fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes) -> Self {
-        Self { owner, size, modified: now(), etag: hex(&md5), attributes }
+    /// Its MD5 is its ETag, as on S3.
+    pub(super) fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes, modified: u64) -> Self {
+        Self { owner, size, modified, etag: hex(&md5), attributes }
     }
 
-    /// Made now of parts: the ETag is the MD5 of their MD5s, and tells how many they were.
-    fn of_parts(owner: u64, parts: &[StoredPart], attributes: Attributes) -> Self {
+    /// Made of parts: the ETag is the MD5 of their MD5s, and tells how many they were.
+    fn of_parts(owner: u64, parts: &[StoredPart], attributes: Attributes, modified: u64) -> Self {
         let mut md5 = Md5::new();
         for part in parts {
             md5.update(&part.md5);
         }
         let etag = format!("{}-{}", hex(&md5.finalize()), parts.len());
-        Self { owner, size: parts.iter().map(|part| part.size).sum(), modified: now(), etag, attributes }
+        Self { owner, size: parts.iter().map(|part| part.size).sum(), modified, etag, attributes }
     }
 
     fn from_row((owner, size, modified, etag, attributes): Row<'_>) -> Self {
@@ -142,6 +142,8 @@ impl StoredPart {
 pub(super) struct Db {
     database: Database,
     next_owner: AtomicU64,
+    /// How many seconds its clock is ahead of the machine's.
+    ahead: AtomicU64,
 }
 
 impl Db {
@@ -165,7 +167,7 @@ impl Db {
             }
             Err(error) => return Err(OpenError::NoStore(error.into())),
         };
-        let mut db = Self { database, next_owner: AtomicU64::new(NO_CHUNKS + 1) };
+        let mut db = Self { database, next_owner: AtomicU64::new(NO_CHUNKS + 1), ahead: AtomicU64::new(0) };
         match db.clean_up() {
             Ok(last) => {
                 db.next_owner = AtomicU64::new(last + 1);
@@ -195,6 +197,17 @@ impl Db {
         Ok(last)
     }
 
+    /// The time by its own clock, in whole seconds, as S3 has them.
+    pub(super) fn now(&self) -> u64 {
+        let machine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        machine + self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// Sets the clock ahead.
+    pub(super) fn advance(&self, seconds: u64) {
+        self.ahead.fetch_add(seconds, Ordering::Relaxed);
+    }
+
     /// Runs a blocking function off the runtime.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
@@ -211,7 +224,7 @@ impl Db {
             if buckets.get(bucket)?.is_some() {
                 return Ok(());
             }
-            buckets.insert(bucket, now())?;
+            buckets.insert(bucket, self.now())?;
         }
         write.commit()?;
         Ok(())
@@ -270,7 +283,8 @@ impl Db {
                 let mut md5 = Md5::new();
                 md5.update(content);
                 let owner = if content.is_empty() { NO_CHUNKS } else { self.new_owner() };
-                let record = Record::new(owner, content.len() as u64, md5.finalize(), Attributes::new());
+                let record =
+                    Record::new(owner, content.len() as u64, md5.finalize(), Attributes::new(), self.now());
                 let full = object_key(bucket, key);
                 let old = objects_table.insert(full.as_slice(), record.row())?.map(|row| row.value().0);
                 contents.remove(old.unwrap_or(NO_CHUNKS))?;
@@ -396,7 +410,7 @@ impl Db {
     ) -> Result<Record, DbError> {
         self.check_bucket(bucket)?;
         let full = object_key(bucket, key);
-        let record = Record::of_parts(self.new_owner(), parts, attributes);
+        let record = Record::of_parts(self.new_owner(), parts, attributes, self.now());
         let write = self.database.begin_write()?;
         {
             let mut objects = write.open_table(OBJECTS)?;
@@ -570,11 +584,6 @@ fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
         *last += 1;
     }
     prefix
-}
-
-/// Whole seconds, as S3 has them.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn hex(bytes: &[u8]) -> String {

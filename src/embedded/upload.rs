@@ -119,7 +119,7 @@ impl Sealed {
             None if rest.is_empty() => NO_CHUNKS,
             None => upload.db.new_owner(),
         };
-        let record = Record::new(owner, upload.size, md5, attributes);
+        let record = Record::new(owner, upload.size, md5, attributes, upload.db.now());
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let db = upload.db.clone();
         db.run(move |db| {

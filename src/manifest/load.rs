@@ -39,6 +39,7 @@ impl Document {
 }
 
 /// What the first bytes of a file told.
+#[derive(PartialEq, Eq)]
 pub(crate) enum Head {
     Done(Box<Manifest>, Vec<Diagnostic>),
     /// The fence that closes the frontmatter lies further down.

@@ -1,4 +1,5 @@
-//! Discovery: one flat listing a layer, then the heads of the skill files, many at once.
+//! Discovery: the union of the libraries, then the heads of the skill files: from the index of a published library,
+//! or read, many at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +9,14 @@ use std::time::{Duration, Instant};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
+use super::heads::{FIRST_BYTES, MOST_BYTES, as_read};
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
 use crate::backend::{S3Backend, SkillPlace, Union, UnionFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::IndexedSkill;
-use crate::manifest::{Diagnostic, Head, MAX_FRONTMATTER_BYTES, Severity, Size, read_description, read_head};
+use crate::manifest::{Diagnostic, Head, Severity, Size, read_description, read_head};
 use crate::path::VirtualPath;
 use crate::store::Meta;
 
-/// A ranged read of this size holds all but one of 1,500 real frontmatters.
-pub(super) const FIRST_BYTES: u64 = 4 * 1024;
-/// And this one every one that is read at all.
-pub(super) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
 /// How many heads are read at once: as many as a tenant may have under way.
 const AT_ONCE: usize = 80;
 /// Skills that lie deeper are reported and left out.
@@ -35,10 +32,10 @@ const ATTEMPTS: u32 = 3;
 const MANY: usize = 64;
 
 /// A skill, or what is to be said of what is none.
-pub(super) type Outcome = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
+type Outcome = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
 
 /// More of the file must be read.
-pub(super) struct More;
+struct More;
 
 /// What one version of a skill's file says.
 #[derive(Debug)]
@@ -71,7 +68,9 @@ pub(super) struct Tries {
 
 impl Tries {
     pub(super) fn new(backend: &S3Backend) -> Self {
-        Self { backend: backend.clone(), left: ATTEMPTS - 1 }
+        // A session that keeps to one release would only find the same again.
+        let left = if backend.is_pinned() { 0 } else { ATTEMPTS - 1 };
+        Self { backend: backend.clone(), left }
     }
 
     /// Whether what cannot be had now is to be told.
@@ -90,13 +89,13 @@ impl Tries {
     }
 }
 
-/// A skill that a listing found.
-pub(super) struct Found<'u> {
+/// A skill of the union.
+struct Found<'u> {
     union: &'u Union,
     path: &'u str,
     place: &'u SkillPlace,
     file: &'u UnionFile,
-    pub(super) meta: &'u Meta,
+    meta: &'u Meta,
     location: VirtualPath,
 }
 
@@ -119,9 +118,9 @@ pub(super) fn category_path(category: Option<&str>) -> Result<Option<VirtualPath
 impl S3Backend {
     /// The skills of a category, with their frontmatter; `None` and `"all"` mean every category.
     ///
-    /// Costs one listing (one request for every 1,000 keys of each library), one ranged request for
-    /// each skill and for each category's `DESCRIPTION.md`, 80 of them at once, and a second one for
-    /// a skill whose frontmatter is longer than 4 KiB.
+    /// Costs one request for a published library. For a plain one: a request for its index and a listing (one
+    /// request for every 1,000 keys), then one ranged request for each skill and for each category's
+    /// `DESCRIPTION.md`, 80 of them at once, and a second one for a skill whose frontmatter is longer than 4 KiB.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is no such category. A skill that cannot be read is no
@@ -250,8 +249,7 @@ impl S3Backend {
                 }
             });
         }
-        let indexed = union.indexed_skill(path)?;
-        let (text, size) = indexed_head(indexed, found.meta.size)?;
+        let (text, size) = as_read(union.head(path)?, found.meta.size);
         let outcome = self.judge(&found, &text, size).ok()?;
         Some(self.keep_skill(&found, outcome))
     }
@@ -288,6 +286,7 @@ impl S3Backend {
         if let (Some(path), Some(relative)) = (&path, &relative)
             && !union.is_directory(relative)
         {
+            union.check_complete(path)?;
             let hint = "list the categories: `ls /skills`";
             return Err(Error::new(ErrorKind::NotFound, format!("there is no category `{relative}`"))
                 .at(path)
@@ -301,9 +300,18 @@ impl S3Backend {
         let mut selection = Selection { skills: Vec::new(), diagnostics: Vec::new() };
         let inside = |path: &str| is_within(path, category.unwrap_or_default());
         let mut say = |path: &str, severity, code, message: String| {
-            let file = format!("/skills/{path}");
+            let file = format!("/skills/{path}").trim_end_matches('/').to_owned();
             selection.diagnostics.push(Diagnostic { file, line: None, severity, code, message });
         };
+        if let Some(broken) = union.broken() {
+            let (library, why) = (&broken.library, broken.error.message());
+            let message = format!("{library}, and libraries after it, are left out: {why}");
+            say("", Severity::Error, "library-unavailable", message);
+        }
+        for (layer, why) in union.troubles() {
+            let message = format!("{} is served as it was before: {why}", self.layer_name(layer));
+            say("", Severity::Warning, "stale-index", message);
+        }
         for collision in union.collisions().iter().filter(|collision| inside(&collision.path)) {
             let (hidden, kept) = (self.layer_name(collision.hidden_layer), self.layer_name(collision.layer));
             let message =
@@ -385,12 +393,7 @@ impl S3Backend {
     }
 
     /// What the head of a skill's file says.
-    pub(super) fn judge(
-        &self,
-        found: &Found<'_>,
-        bytes: &[u8],
-        part: Size,
-    ) -> std::result::Result<Outcome, More> {
+    fn judge(&self, found: &Found<'_>, bytes: &[u8], part: Size) -> std::result::Result<Outcome, More> {
         let Found { union, path, place, meta, location, .. } = found;
         let directory = path.rsplit('/').next().unwrap_or_default();
         let (manifest, mut diagnostics) = match read_head(bytes, part, directory, location.as_str()) {
@@ -433,8 +436,8 @@ impl S3Backend {
         let inside = |path: &&str| is_within(path, within.unwrap_or_default());
         let described = paths.into_iter().filter(inside).map(|path| async move {
             let file = format!("{path}/DESCRIPTION.md");
-            let description = match (union.indexed_category(path), union.file(&file)) {
-                (Some(indexed), _) => indexed.description.clone(),
+            let description = match (union.description(path), union.file(&file)) {
+                (Some(known), _) => known.map(str::to_owned),
                 (None, Some(found)) if found.meta.size > 0 => {
                     self.description(&file, found, last, failed).await?
                 }
@@ -484,7 +487,7 @@ impl S3Backend {
 }
 
 impl<'u> Found<'u> {
-    pub(super) fn new(union: &'u Union, path: &'u str, place: &'u SkillPlace) -> Option<Self> {
+    fn new(union: &'u Union, path: &'u str, place: &'u SkillPlace) -> Option<Self> {
         let relative = format!("{path}/{}", place.file);
         let location = VirtualPath::parse(&format!("/skills/{relative}")).ok()?;
         let file = union.file(&relative)?;
@@ -498,18 +501,6 @@ impl<'u> Found<'u> {
     fn unreadable(&self, error: &Error) -> Diagnostic {
         self.say(Severity::Error, "unreadable", format!("it cannot be read: {}", error.message()))
     }
-}
-
-/// What an index tells of the head of a skill's file, as if it had been read.
-pub(super) fn indexed_head(indexed: &IndexedSkill, size: u64) -> Option<(Vec<u8>, Size)> {
-    if let Some(frontmatter) = &indexed.frontmatter {
-        let text = format!("---\n{frontmatter}---\n");
-        return Some((text.into_bytes(), Size { whole: true, last: true }));
-    }
-    let head = indexed.head.clone()?.into_bytes();
-    let whole = head.len() as u64 >= size;
-    let last = whole || head.len() as u64 >= MOST_BYTES;
-    Some((head, Size { whole, last }))
 }
 
 /// Whether the other files may still be read: one bad skill never hides the others.

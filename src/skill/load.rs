@@ -9,7 +9,7 @@ use super::discover::{Selection, Tries, resources};
 use super::{CatalogFormat, Resource, Skill};
 use crate::backend::{S3Backend, SkillPlace, TextFile, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::manifest::Document;
+use crate::manifest::{Diagnostic, Document};
 use crate::path::VirtualPath;
 
 /// How many resources a loaded skill names; the others are counted.
@@ -53,15 +53,23 @@ impl S3Backend {
     /// The paths of all skills of a category, such as `escrituras/compraventa`, sorted. `None` and
     /// `"all"` mean every category.
     ///
-    /// Costs one listing; no skill is read.
+    /// Costs one request for a published library, two for a plain one; no skill is read.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when there is no such category.
     #[instrument(skip_all, fields(?category))]
     pub async fn load_skills(&self, category: Option<&str>) -> Result<Vec<String>> {
+        Ok(self.load_skills_diagnosed(category).await?.0)
+    }
+
+    /// The same, and what is to be said of skills and libraries that are left out.
+    pub(crate) async fn load_skills_diagnosed(
+        &self,
+        category: Option<&str>,
+    ) -> Result<(Vec<String>, Vec<Diagnostic>)> {
         let (union, category) = self.discover(category).await?;
-        let Selection { skills, .. } = self.select(&union, category.as_deref());
-        Ok(skills.into_iter().map(|(path, _)| path.to_owned()).collect())
+        let Selection { skills, diagnostics } = self.select(&union, category.as_deref());
+        Ok((skills.into_iter().map(|(path, _)| path.to_owned()).collect(), diagnostics))
     }
 
     /// The frontmatter of all skills of a category that the model may know of, verbatim, as one YAML
@@ -115,7 +123,7 @@ impl S3Backend {
 
     /// Tier 2: a skill with its instructions and the list of its other files.
     ///
-    /// By its path it costs one listing of its category and one request. A name, when it is no path,
+    /// By its path it costs what [`S3Backend::load_skills`] does, and one request. A name, when it is not a path,
     /// is looked for in all skills: that costs as [`S3Backend::skills`] in addition.
     ///
     /// # Errors
@@ -141,7 +149,7 @@ impl S3Backend {
     async fn load_place(&self, union: &Union, path: &str, place: &SkillPlace) -> Result<LoadedSkill> {
         let location = VirtualPath::parse(&format!("/skills/{path}/{}", place.file))?;
         let Some(listed) = union.file(&format!("{path}/{}", place.file)) else { return Err(no_skill(path)) };
-        let file = self.read_layer_text(&location, listed).await?;
+        let file = self.read_version(&location, listed).await?;
         let leaf = path.rsplit('/').next().unwrap_or_default();
         let document = Document::load(file.content.as_bytes(), leaf, location.as_str()).map_err(|said| {
             let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
@@ -164,7 +172,7 @@ impl S3Backend {
 
     /// Tier 3: the other files of a skill, sorted by path, without reading them.
     ///
-    /// Costs one listing of its category, by its path; more by its name, as [`S3Backend::load_skill`].
+    /// Costs what [`S3Backend::load_skills`] does, by its path; more by its name, as [`S3Backend::load_skill`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Ambiguous`].
@@ -212,7 +220,7 @@ impl S3Backend {
         let location = VirtualPath::parse(&format!("/skills/{path}/{resource}"))?;
         let relative = &location.as_str()["/skills/".len()..];
         match union.file(relative) {
-            Some(found) => self.read_layer_text(&location, found).await,
+            Some(found) => self.read_version(&location, found).await,
             None => Err(Error::new(
                 ErrorKind::NotFound,
                 format!("the skill `{path}` has no file `{}`", shorten(resource)),
@@ -239,8 +247,12 @@ impl S3Backend {
             }
         }
         let union = self.union_all().await?;
-        let found = self.library(&union, None, last).await?.find(wanted)?.path.clone();
-        Ok((union, found))
+        let library = self.library(&union, None, last).await?;
+        let found = library.find(wanted).map(|skill| skill.path.clone());
+        if found.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            union.check_complete(&path)?;
+        }
+        Ok((union, found?))
     }
 }
 

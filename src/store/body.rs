@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Buf, Bytes};
+use sha2::Digest as _;
 
 use super::{ByteRange, Expect, Store, corrupt};
 use crate::error::{Error, ErrorKind, Result};
+use crate::index::Sha256;
 use crate::mount::ObjectKey;
 
 /// This much progress is no repeated failure: a long download may break now and then.
@@ -40,6 +42,8 @@ pub(crate) struct Body {
     /// How long was waited for the bytes since `waited_at`; the reader's own time does not count.
     waited: Duration,
     waited_at: u64,
+    /// What all bytes together must be.
+    verify: Option<(sha2::Sha256, Sha256)>,
 }
 
 impl Body {
@@ -52,13 +56,30 @@ impl Body {
     ) -> Self {
         let resumed_at = wanted.start;
         let waited_at = wanted.start;
-        Self { key, wanted, at, etag, stream, resumed: 0, resumed_at, waited: Duration::ZERO, waited_at }
+        Self {
+            key,
+            wanted,
+            at,
+            etag,
+            stream,
+            resumed: 0,
+            resumed_at,
+            waited: Duration::ZERO,
+            waited_at,
+            verify: None,
+        }
     }
 
-    /// Bytes that are here already.
-    pub(crate) fn known(key: &ObjectKey, bytes: Bytes) -> Self {
-        let wanted = 0..bytes.len() as u64;
-        Self::new(key.clone(), wanted, 0, None, ByteStream::from(bytes))
+    /// All bytes together must have this digest; otherwise the last of them is an error. To be called before the
+    /// first piece.
+    pub(crate) fn verify(&mut self, sha256: Sha256) {
+        self.verify = Some((sha2::Sha256::default(), sha256));
+    }
+
+    /// Content that is not what its digest says.
+    pub(crate) fn wrong_content(sha256: Sha256) -> Error {
+        Error::new(ErrorKind::Corrupt, format!("the stored content is not what was published ({sha256})"))
+            .with_hint("an administrator runs `skillfs admin verify --repair`, or publishes the skill again")
     }
 
     /// How many bytes are still to come.
@@ -82,7 +103,7 @@ impl Body {
                         return Err(self.broken(ErrorKind::Timeout, "the storage sends too slowly"));
                     }
                     match piece {
-                        Some(piece) => return Ok(Some(piece)),
+                        Some(piece) => return self.checked(piece).map(Some),
                         None => continue,
                     }
                 }
@@ -95,6 +116,19 @@ impl Body {
             self.resume(store, broken).await?;
         }
         Ok(None)
+    }
+
+    fn checked(&mut self, piece: Bytes) -> Result<Bytes> {
+        if let Some((hasher, _)) = &mut self.verify {
+            hasher.update(&piece);
+        }
+        if self.remaining() == 0
+            && let Some((hasher, sha256)) = self.verify.take()
+            && Sha256::finish(hasher) != sha256
+        {
+            return Err(Self::wrong_content(sha256));
+        }
+        Ok(piece)
     }
 
     /// All that is still to come.

@@ -1,6 +1,6 @@
 //! Building the client: settings, the AWS chain, pool, timeouts, retries.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -160,6 +160,7 @@ impl Store {
             attempt_patience: attempt,
             operation_patience: operation,
             clock,
+            unanswered_writes: AtomicU64::new(0),
             known,
             no_conditional_deletes: AtomicBool::new(false),
             conditional_writes: OnceCell::new_with(settings.conditional_writes.or(known.then_some(true))),

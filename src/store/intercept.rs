@@ -98,19 +98,24 @@ impl Counters {
 
 /// What time it is at the server: how far it is ahead, and in which of our seconds it was last heard.
 #[derive(Debug, Clone)]
-pub(super) struct ServerClock(Arc<AtomicI64>, Arc<AtomicU64>);
+pub(super) struct ServerClock {
+    ahead: Arc<AtomicI64>,
+    heard_in: Arc<AtomicU64>,
+    /// How far a test has set it.
+    set_ahead: Arc<AtomicU64>,
+}
 
 /// No answer has told yet.
 const UNKNOWN: i64 = i64::MIN;
 
 impl ServerClock {
     pub(super) fn unknown() -> Self {
-        Self(Arc::new(AtomicI64::new(UNKNOWN)), Arc::default())
+        Self { ahead: Arc::new(AtomicI64::new(UNKNOWN)), heard_in: Arc::default(), set_ahead: Arc::default() }
     }
 
     /// A server in this process.
     pub(super) fn ours() -> Self {
-        Self(Arc::new(AtomicI64::new(0)), Arc::default())
+        Self { ahead: Arc::new(AtomicI64::new(0)), ..Self::unknown() }
     }
 
     /// An answer told the time.
@@ -119,20 +124,27 @@ impl ServerClock {
             || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
         // It is told in whole seconds: once in each is enough.
         let Ok(here) = seconds() else { return };
-        if self.1.swap(here, Ordering::Relaxed) == here && self.0.load(Ordering::Relaxed) != UNKNOWN {
+        if self.heard_in.swap(here, Ordering::Relaxed) == here
+            && self.ahead.load(Ordering::Relaxed) != UNKNOWN
+        {
             return;
         }
         let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
         if let (Some(there), Ok(here)) = (there, i64::try_from(here)) {
-            self.0.store(there.secs().saturating_sub(here), Ordering::Relaxed);
+            self.ahead.store(there.secs().saturating_sub(here), Ordering::Relaxed);
         }
+    }
+
+    /// Sets it ahead, for tests of what time does.
+    pub(super) fn advance(&self, by: Duration) {
+        self.set_ahead.fetch_add(by.as_secs(), Ordering::Relaxed);
     }
 
     /// `None` when it is not known.
     pub(super) fn now(&self) -> Option<SystemTime> {
-        let ahead = Some(self.0.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
+        let ahead = Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
         let by = Duration::from_secs(ahead.unsigned_abs());
-        let now = SystemTime::now();
+        let now = SystemTime::now() + Duration::from_secs(self.set_ahead.load(Ordering::Relaxed));
         if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) }
     }
 }

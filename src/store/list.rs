@@ -26,9 +26,6 @@ pub(crate) struct Lister {
     prefix: KeyPrefix,
     depth: Depth,
     max_keys: Option<i32>,
-    start_after: Option<String>,
-    /// Keys behind this one are not wanted.
-    until: Option<String>,
     token: Option<String>,
     done: bool,
     last_key: Option<String>,
@@ -55,8 +52,6 @@ impl Lister {
         Self {
             depth,
             max_keys: None,
-            start_after: None,
-            until: None,
             token: None,
             // Nothing can lie below a prefix that is longer than any key.
             done: !prefix.can_have_keys(),
@@ -72,33 +67,13 @@ impl Lister {
         self
     }
 
-    /// Only what lies behind one key, up to and with another. Both begin with the prefix, or nothing is
-    /// found.
-    pub(crate) fn between(mut self, after: Option<String>, until: Option<String>) -> Self {
-        self.start_after = after;
-        self.until = until;
-        self
-    }
-
-    /// Whether all has been listed.
-    pub(crate) fn is_done(&self) -> bool {
-        self.done
-    }
-
     /// The next items, in key order; `None` behind the last ones. One request, as a rule.
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
         while !self.done {
-            let after = self.start_after.clone().filter(|_| self.token.is_none());
             let token = self.token.take();
-            let mut page = store.list(self.prefix.as_str(), self.depth, self.max_keys, after, token).await?;
+            let page = store.list(self.prefix.as_str(), self.depth, self.max_keys, token).await?;
             self.done = page.next.is_none();
             self.token = page.next;
-            if let Some(until) = &self.until
-                && page.items.last().is_some_and(|last| last.key() >= until.as_str())
-            {
-                self.done = true;
-                page.items.retain(|item| item.key() <= until.as_str());
-            }
             match (page.items.first(), page.items.last()) {
                 (Some(first), Some(last)) => {
                     if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
@@ -136,7 +111,7 @@ impl Listed {
 impl Store {
     /// Whether a listing shows a key. One request.
     pub(crate) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
-        let page = self.list(key.as_str(), Depth::All, Some(1), None, None).await?;
+        let page = self.list(key.as_str(), Depth::All, Some(1), None).await?;
         Ok(page.items.first().is_some_and(|item| item.key() == key.as_str()))
     }
 
@@ -147,7 +122,6 @@ impl Store {
         prefix: &str,
         depth: Depth,
         max_keys: Option<i32>,
-        start_after: Option<String>,
         token: Option<String>,
     ) -> Result<ListPage> {
         let prefix = prefix.to_owned();
@@ -162,7 +136,6 @@ impl Store {
                 // One control character in one key would break the XML of the whole page.
                 .encoding_type(EncodingType::Url)
                 .set_max_keys(max_keys)
-                .set_start_after(start_after.clone())
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use aws_sdk_s3::primitives::ByteStream;
@@ -219,6 +220,9 @@ impl Store {
             failures += 1;
             let exhausted = failures >= self.max_attempts;
             under_way |= failure.may_be_under_way();
+            if failure.may_be_under_way() {
+                self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+            }
             let outcome = match failure.outcome() {
                 // Nothing was asked of the object, so this is the server being busy.
                 Outcome::Condition
@@ -463,7 +467,10 @@ impl Store {
                 Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),
                 _ if exhausted => return Err(Error::uncertain(self.fail(failure))),
                 Outcome::Condition | Outcome::Gone | Outcome::NotDone => {}
-                Outcome::Lost => lost = true,
+                Outcome::Lost => {
+                    self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+                    lost = true;
+                }
             }
             pause(failures).await;
         }

@@ -1,6 +1,6 @@
 //! The rooms of ARCHITECTURE.md, and who may know whom.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::support::rust_files;
@@ -25,7 +25,7 @@ const SECRETS: [(&str, &[&str]); 15] = [
     ("globset", &["pattern"]),
     ("grep_searcher", &["search"]),
     ("grep_regex", &["search"]),
-    ("flate2", &["source"]),
+    ("flate2", &["index", "source"]),
     ("tar::", &["source"]),
     ("zip::", &["source"]),
 ];
@@ -107,6 +107,76 @@ fn a_use_of_a_higher_room_would_be_found() {
     assert_eq!(violations(&file("backend.rs", "use s3s::dto::ETag;")).len(), 1);
     assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::cli")).len() <= 1);
     assert!(violations(&file("cli/demo.rs", "use crate::backend::SkillFs;")).is_empty());
+}
+
+/// The files of a room that a file of it imports: `super::file` and `super::{file, …}`.
+fn siblings(code: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code: String = lines.collect::<Vec<_>>().join("\n");
+    let mut found = BTreeSet::new();
+    for rest in code.split("super::").skip(1) {
+        let end = if rest.starts_with('{') { rest.find(';').unwrap_or(rest.len()) } else { rest.len() };
+        let words =
+            rest[..end].split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty());
+        let words: Vec<_> = if rest.starts_with('{') { words.collect() } else { words.take(1).collect() };
+        found.extend(words.into_iter().filter(|word| files.contains(*word)).map(str::to_owned));
+    }
+    found
+}
+
+/// A circle of imports between the files of a room.
+fn circle(room: &str, sources: &[(String, String)]) -> Option<Vec<String>> {
+    let own = sources.iter().filter_map(|(file, code)| {
+        let name = file.strip_prefix(room)?.strip_prefix('/')?.strip_suffix(".rs")?;
+        (!name.contains('/')).then(|| (name.to_owned(), code))
+    });
+    let own: BTreeMap<String, &String> = own.collect();
+    let names: BTreeSet<String> = own.keys().cloned().collect();
+    let imports: BTreeMap<&String, BTreeSet<String>> =
+        own.iter().map(|(name, code)| (name, siblings(code, &names))).collect();
+    fn walk(
+        at: &String,
+        imports: &BTreeMap<&String, BTreeSet<String>>,
+        path: &mut Vec<String>,
+        done: &mut BTreeSet<String>,
+    ) -> bool {
+        if path.contains(at) {
+            path.push(at.clone());
+            return true;
+        }
+        if !done.insert(at.clone()) {
+            return false;
+        }
+        path.push(at.clone());
+        for next in imports[at].iter().filter(|next| *next != at) {
+            if walk(next, imports, path, done) {
+                return true;
+            }
+        }
+        path.pop();
+        false
+    }
+    let mut done = BTreeSet::new();
+    imports.keys().find_map(|name| {
+        let mut path = Vec::new();
+        walk(name, &imports, &mut path, &mut done).then_some(path)
+    })
+}
+
+#[test]
+fn no_files_of_a_room_import_each_other_in_a_circle() {
+    let sources = sources();
+    for room in ["admin", "backend", "doctor", "index", "manifest", "skill"] {
+        assert_eq!(circle(room, &sources), None, "in `{room}`");
+    }
+    let file = |name: &str, code: &str| (name.to_owned(), code.to_owned());
+    let bad = [
+        file("a/x.rs", "use super::y::Y;"),
+        file("a/y.rs", "use super::{z, w};"),
+        file("a/z.rs", "super::x::f()"),
+    ];
+    assert!(circle("a", &bad).is_some());
+    assert_eq!(circle("a", &bad[..2]), None);
 }
 
 #[test]

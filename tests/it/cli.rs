@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
+use skillfs::embedded::Embedded;
 use tempfile::TempDir;
 
 use crate::attempts::attempts;
@@ -53,7 +54,10 @@ fn shown(output: &Output) -> String {
 macro_rules! snapshot {
     ($name:literal, $output:expr) => {
         insta::with_settings!({
-            filters => vec![(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME")],
+            filters => vec![
+                (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME"),
+                (r"newest first: (\d+)-[A-Za-z0-9_-]+", "newest first: $1-ID"),
+            ],
             omit_expression => true,
             prepend_module_to_snapshot => false,
         }, {
@@ -659,6 +663,15 @@ impl Desk {
         self.run(&[&["--library", "notaries", "admin"], args, &[][..]].concat())
     }
 
+    /// Another tool, which knows nothing of skillfs: it writes a key of the store.
+    fn store(&self, key: &str, content: &'static str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let store = Embedded::open(self.folder.path().join("store")).await.unwrap();
+            store.put("skillfs", key, content).await.unwrap();
+        });
+    }
+
     fn push(&self, args: &[&str]) -> Output {
         self.admin(&[&["push", "skills", "--by", "ana"], args].concat())
     }
@@ -725,16 +738,70 @@ fn a_skill_that_cannot_be_taken_is_not_deleted() {
 }
 
 #[test]
-fn verify_says_what_is_wrong_and_mends_it() {
+fn verify_says_what_is_wrong_and_repairs_it() {
     let desk = Desk::new();
     desk.skill("a", "The first");
     desk.push(&[]);
-    // Another tool: the same store, as a workspace of somebody whose thread is not ours to guess.
     let index = desk.admin(&["index"]);
     assert!(index.status.success());
     snapshot!("verify-quick", desk.admin(&["verify", "--quick"]));
     snapshot!("verify-json", desk.run(&["--json", "--library", "notaries", "admin", "verify"]));
     snapshot!("verify-nothing", desk.run(&["--user", "nobody", "admin", "verify"]));
+    desk.store("shared/notaries/.skillfs/index.json", "{");
+    snapshot!("verify-damaged", desk.admin(&["verify"]));
+    assert_eq!(desk.admin(&["verify", "--repair"]).status.code(), Some(1));
+    snapshot!("verify-restored", desk.admin(&["verify", "--repair", "--release", "1"]));
+    snapshot!("verify-not-damaged", desk.admin(&["verify", "--repair", "--release", "1"]));
+    snapshot!("verify-quick", desk.admin(&["verify", "--quick"]));
+}
+
+#[test]
+fn what_others_change_in_a_published_library_is_told_published_or_reverted() {
+    let desk = Desk::new();
+    desk.skill("a", "The first");
+    desk.skill("b", "The second");
+    desk.push(&[]);
+    desk.store("shared/notaries/skills/a/SKILL.md", "---\nname: a\ndescription: Edited\n---\n");
+    desk.store("shared/notaries/skills/c/SKILL.md", "---\nname: c\ndescription: New\n---\n");
+    let served = |skill: &str| desk.run(&["--library", "notaries", "skills", "load", skill]).stdout;
+    let before = served("a");
+    snapshot!("verify-drift", desk.admin(&["verify"]));
+    snapshot!("diff-drift", desk.admin(&["diff", "skills"]));
+    snapshot!("push-drift", desk.push(&[]));
+    snapshot!("verify-repair-drift", desk.admin(&["verify", "--repair"]));
+    assert_eq!(served("a"), before);
+    snapshot!("index-drift-dry-run", desk.admin(&["index", "--dry-run"]));
+    snapshot!("index-drift", desk.admin(&["index", "--by", "ana"]));
+    assert_eq!(served("a"), b"---\nname: a\ndescription: Edited\n---\n");
+    desk.store("shared/notaries/skills/a/SKILL.md", "---\nname: a\ndescription: Wrong\n---\n");
+    snapshot!("unpublish-drift", desk.admin(&["unpublish"]));
+    snapshot!("verify-overwrite", desk.admin(&["verify", "--repair", "--overwrite"]));
+    assert!(desk.admin(&["verify"]).status.success());
+}
+
+#[test]
+fn a_library_is_plain_or_published_as_it_is_told() {
+    let desk = Desk::new();
+    desk.skill("a", "The first");
+    snapshot!("push-plain", desk.push(&["--plain"]));
+    snapshot!("push-plain-again", desk.push(&[]));
+    snapshot!("releases-plain", desk.admin(&["releases"]));
+    snapshot!("rollback-plain", desk.admin(&["rollback", "1"]));
+    snapshot!("index-plain", desk.admin(&["index"]));
+    desk.store("shared/notaries/skills/other/SKILL.md", "---\nname: other\ndescription: O\n---\n");
+    desk.store("shared/notaries/skills/folder/", "");
+    desk.skill("b", "The second");
+    snapshot!("push-publish-dry-run", desk.push(&["--publish", "--dry-run"]));
+    snapshot!("push-publish-asks", desk.push(&["--publish"]));
+    snapshot!("push-publish", desk.push(&["--publish", "--yes"]));
+    snapshot!("push-not-plain", desk.push(&["--plain"]));
+    let listed = || desk.run(&["--library", "notaries", "skills", "list"]).stdout;
+    assert_eq!(listed(), b"a\nb\nother\n");
+    snapshot!("unpublish", desk.admin(&["unpublish"]));
+    snapshot!("unpublish-again", desk.admin(&["unpublish"]));
+    assert_eq!(listed(), b"a\nb\nother\n");
+    snapshot!("index-publish", desk.admin(&["index", "--publish", "--yes", "--by", "ana"]));
+    snapshot!("releases-again", desk.admin(&["releases"]));
 }
 
 #[test]

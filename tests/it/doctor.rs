@@ -1,18 +1,19 @@
-//! `skillfs doctor`: what is wrong, and the line that mends it.
+//! `skillfs doctor`: what is wrong, and the line that fixes it.
 
 use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
+use skillfs::admin::{NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::embedded::Embedded;
-use skillfs::{Diagnosis, Library, LibraryId, Session, Timeouts, UserId, Verdict};
+use skillfs::{Diagnosis, Library, LibraryId, Session, SkillFs, Timeouts, UserId, Verdict};
 use tokio::sync::Notify;
 
 use crate::cli::program;
 use crate::support::cloud::{Cloud, ROLE};
 use crate::support::wire::{Hook, Reply, Request, Wire, response};
-use crate::support::{Bucket, session};
+use crate::support::{Bucket, publish, session};
 
 const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
@@ -38,6 +39,11 @@ fn asks_for_versioning(request: &Request) -> bool {
     request.target.contains("?versioning")
 }
 
+/// The library of the user whom the doctor is asked about.
+fn own() -> Library {
+    Library::User(UserId::parse("u1").unwrap())
+}
+
 /// A bucket on which all is well, with a proxy before it.
 struct Patient {
     bucket: Bucket,
@@ -56,8 +62,8 @@ impl Patient {
         ] {
             bucket.put(key, content).await;
         }
-        bucket.fs.write_index(&Library::User(UserId::parse("u1").unwrap())).await.unwrap();
-        bucket.fs.write_index(&Library::Shared(LibraryId::parse("acme").unwrap())).await.unwrap();
+        publish(&bucket.fs, &own()).await;
+        publish(&bucket.fs, &Library::Shared(LibraryId::parse("acme").unwrap())).await;
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| match decide(request) {
             Some(reply) => reply,
             None if asks_for_versioning(request) => told(200, ENABLED, 0, ""),
@@ -147,9 +153,9 @@ async fn doctor_finds_nothing_wrong_and_sends_few_requests() {
     snapshot!("doctor-good", patient.run(&[], &args).await);
     assert_eq!(patient.keys().await, before);
     // One for the bucket; two for each of four prefixes; two for each of two mounts that are written to; one for
-    // conditional writes; two for each of two indexes.
+    // conditional writes; of each of two libraries the index, the record of the mirror, and a listing.
     let requests = patient.wire.take();
-    assert_eq!(requests.len(), 1 + 2 * 4 + 2 * 2 + 1 + 2 * 2, "{requests:#?}");
+    assert_eq!(requests.len(), 1 + 2 * 4 + 2 * 2 + 1 + 3 * 2, "{requests:#?}");
     snapshot!("doctor-json", patient.run(&[], &["--json", "--user", "u1", "--thread", "1", "doctor"]).await);
 }
 
@@ -325,59 +331,109 @@ async fn doctor_tells_what_is_lost_without_conditional_writes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_tells_of_indexes() {
     let patient = Patient::new(|_| None).await;
-    let bucket = &patient.bucket;
-    bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: All sales\n---\n").await;
-    bucket.put("u1/skills/new/SKILL.md", "---\nname: new\ndescription: New\n---\n").await;
-    snapshot!("doctor-stale", patient.doctor().await);
-    // One for the bucket, four for two prefixes, two for the probe, one for conditions, two for the index; and six at
-    // most because it differs.
-    let requests = patient.wire.take().len();
-    assert!((10..=16).contains(&requests), "{requests}");
+    let (bucket, library) = (&patient.bucket, own());
     let index = "u1/.skillfs/index.json";
-    let object = bucket.raw.get_object().bucket(&bucket.name).key(index).send().await.unwrap();
-    let bytes = object.body.collect().await.unwrap().into_bytes();
-    bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: Sales\n---\n").await;
-    bucket.delete("u1/skills/new/SKILL.md").await;
+    let intact = bucket.raw.get_object().bucket(&bucket.name).key(index).send().await.unwrap();
+    let intact = intact.body.collect().await.unwrap().into_bytes();
     let look = async || {
         let diagnosis = patient.diagnose().await;
         let (verdict, found, fix) = found(&diagnosis, "index", "user u1");
+        assert_eq!(diagnosis.healthy, verdict != Verdict::Wrong);
         (verdict, format!("{found} | {fix}"))
     };
-    for (expires, verdict, text) in [
-        (1, Verdict::Warning, "was interrupted"),
-        (u64::MAX, Verdict::Note, "bo is publishing at this moment"),
-    ] {
-        let mut json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
-        json["publishing"] = serde_json::json!({"owner": "x", "by": "bo", "expires": expires, "margin": 0});
-        bucket.put(index, json.to_string()).await;
-        let (told, words) = look().await;
-        assert!(told == verdict && words.contains(text), "{words}");
-        if expires == 1 {
-            snapshot!("doctor-interrupted", patient.doctor().await);
-        }
-    }
     bucket.put(index, "{").await;
     snapshot!("doctor-damaged", patient.doctor().await);
+    assert_eq!(look().await.0, Verdict::Wrong);
     bucket.put(index, r#"{"format":99}"#).await;
-    let (verdict, words) = look().await;
-    assert!(verdict == Verdict::Wrong && words.contains("a later version of skillfs"), "{words}");
-    let denied =
-        Patient::new(|r| r.target.contains("/u1/.skillfs/").then(|| refused(403, "AccessDenied", "", "")));
-    let diagnosis = denied.await.diagnose().await;
-    let (verdict, words, fix) = found(&diagnosis, "index", "user u1");
-    assert!(verdict == Verdict::Warning && words.contains("may not be read"), "{words}");
-    assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/u1/.skillfs/*`"), "{fix}");
+    snapshot!("doctor-newer", patient.doctor().await);
+    assert_eq!(look().await.0, Verdict::Wrong);
     bucket.delete(index).await;
-    let (verdict, words) = look().await;
-    assert_eq!(verdict, Verdict::Note);
-    assert!(words.contains("`skillfs admin index --user u1`"), "{words}");
-    for key in ["u1/skills/deeds/sale/SKILL.md", "u1/skills/deeds/lease/SKILL.md"] {
+    snapshot!("doctor-lost-index", patient.doctor().await);
+    assert_eq!(look().await.0, Verdict::Wrong);
+    bucket.put(index, &intact).await;
+    assert_eq!(look().await, (Verdict::Good, "published: release 1, 2 skills | ".to_owned()));
+    bucket.fs.unpublish(&library, &|_| ()).await.unwrap();
+    patient.wire.take();
+    snapshot!("doctor-plain", patient.doctor().await);
+    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index and a listing.
+    assert_eq!(patient.wire.take().len(), 1 + 4 + 2 + 1 + 2);
+    for key in patient.keys().await.iter().filter(|key| key.starts_with("u1/")) {
         bucket.delete(key).await;
     }
     let (verdict, words) = look().await;
     assert!(verdict == Verdict::Note && words.contains("the library is empty"), "{words}");
+    assert!(words.contains("`skillfs admin push DIR --user u1`"), "{words}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_an_index_that_may_not_be_read() {
+    let refuse =
+        |r: &Request| r.target.contains("/u1/.skillfs/").then(|| refused(403, "AccessDenied", "", ""));
+    let patient = Patient::new(refuse).await;
+    snapshot!("doctor-index-denied", patient.doctor().await);
+    let diagnosis = patient.diagnose().await;
+    let (verdict, words, fix) = found(&diagnosis, "index", "user u1");
+    assert!(verdict == Verdict::Wrong && words.contains("may not be read"), "{words}");
+    assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/u1/.skillfs/*`"), "{fix}");
+}
+
+/// Sessions see the release; what other programs read is not there yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_a_mirror_that_is_behind() {
+    let refuse = |r: &Request| {
+        (r.method == "PUT" && r.target.contains("/u1/skills/")).then(|| refused(403, "AccessDenied", "", ""))
+    };
+    let patient = Patient::new(refuse).await;
+    let fs = patient.bucket.through(&patient.wire.endpoint).await;
+    let file =
+        |text: &str| vec![NewFile::new("SKILL.md", format!("---\nname: {text}\ndescription: D\n---\n"))];
+    let mut new = NewLibrary::default();
+    new.skills = vec![NewSkill::new("will", file("will"))];
+    let push = async |fs: &SkillFs, new: &NewLibrary| {
+        let plan = fs.plan(&own(), new, &PushOptions::default()).await.unwrap();
+        fs.publish(&plan, &|_| ()).await.unwrap()
+    };
+    let published = push(&fs, &new).await;
+    assert!(published.release == Some(2) && published.mirror_error.is_some(), "{published:?}");
+    snapshot!("doctor-mirror-behind", patient.doctor().await);
+    new.skills.push(NewSkill::new("trust", file("trust")));
+    assert!(push(&fs, &new).await.mirror_error.is_some());
+    let diagnosis = patient.diagnose().await;
+    let (verdict, words, _) = found(&diagnosis, "index", "user u1");
+    assert_eq!(words, "release 3 is published, but 2 keys of its mirror are not up to date");
+    assert!(verdict == Verdict::Warning && diagnosis.healthy);
+    // The next push that can write completes it.
+    assert_eq!(push(&patient.bucket.fs, &new).await.mirror_error, None);
+    assert_eq!(found(&patient.diagnose().await, "index", "user u1").0, Verdict::Good);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_tells_of_keys_that_others_have_changed() {
+    let patient = Patient::new(|_| None).await;
+    let bucket = &patient.bucket;
+    bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: All sales\n---\n").await;
+    bucket.put("u1/skills/new/SKILL.md", "---\nname: new\ndescription: New\n---\n").await;
+    snapshot!("doctor-drift", patient.doctor().await);
+    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index, the record of the
+    // mirror, a listing, and the two keys that are not as they were written.
+    let requests = patient.wire.take();
+    assert_eq!(requests.len(), 1 + 4 + 2 + 1 + 3 + 2, "{requests:#?}");
+    bucket.delete("u1/skills/deeds/lease/SKILL.md").await;
+    for more in ["a", "b", "c"] {
+        bucket.put(&format!("u1/skills/{more}.md"), "x").await;
+    }
+    let diagnosis = patient.diagnose().await;
+    let (verdict, words, _) = found(&diagnosis, "index", "user u1");
+    assert!(verdict == Verdict::Warning && diagnosis.healthy);
+    let told = "others have changed 6 keys; no session sees these changes: `a.md`, `b.md`, `c.md` and 3 more";
+    assert_eq!(words, told);
+    publish(&bucket.fs, &own()).await;
+    let diagnosis = patient.diagnose().await;
+    let (verdict, words, _) = found(&diagnosis, "index", "user u1");
+    assert_eq!((verdict, words), (Verdict::Good, "published: release 2, 2 skills"));
+}
+
+/// What doctor tells to do is what helps.
 #[tokio::test]
 async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     let folder = tempfile::tempdir().unwrap();
@@ -390,15 +446,23 @@ async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     std::fs::write(skill.join("SKILL.md"), "---\nname: sale\ndescription: Sales\n---\n").unwrap();
     assert!(run(&["admin", "push", "skills", "--by", "ana"]).status.success());
     let shown = || String::from_utf8(run(&["doctor"]).stdout).unwrap();
-    assert!(shown().contains("fresh: it knows the 1 skill"), "{}", shown());
-    let store = Embedded::open(folder.path().join("store")).await.unwrap();
-    store.put("skillfs", "shared/acme/skills/sale/SKILL.md", "---\nname: sale\n---\n").await.unwrap();
-    drop(store);
-    assert!(shown().contains("stale: 1 skill differs from what it says: `sale`"), "{}", shown());
-    let line = "`skillfs --embedded store admin verify --library acme --repair` accepts what was changed";
-    assert!(shown().contains(line), "{}", shown());
-    assert!(run(&["admin", "verify", "--repair"]).status.success());
-    assert!(shown().contains("fresh: it knows the 1 skill"), "{}", shown());
+    let edit = async |text: &'static str| {
+        let store = Embedded::open(folder.path().join("store")).await.unwrap();
+        store.put("skillfs", "shared/acme/skills/sale/SKILL.md", text).await.unwrap();
+    };
+    assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
+    edit("---\nname: sale\n---\n").await;
+    assert!(shown().contains("others have changed 1 key; no session sees these changes: `sale/SKILL.md`"));
+    let revert = "`skillfs --embedded store admin verify --library acme --repair --overwrite` reverts them";
+    assert!(shown().contains(revert), "{}", shown());
+    // Without `--overwrite`, it stays as it is.
+    assert_eq!(run(&["admin", "verify", "--repair"]).status.code(), Some(1));
+    assert!(run(&["admin", "verify", "--repair", "--overwrite"]).status.success());
+    assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
+    edit("---\nname: sale\ndescription: More\n---\n").await;
+    assert!(shown().contains("`skillfs --embedded store admin index --library acme` publishes them"));
+    assert!(run(&["admin", "index"]).status.success());
+    assert!(shown().contains("published: release 2, 1 skill"), "{}", shown());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -537,6 +601,20 @@ async fn doctor_tells_a_missing_index_from_a_forbidden_one_on_a_role() {
     let found = fs.diagnose(&session("u1", "1", "k1")).await;
     let index = found.checks.iter().find(|check| check.name == "index").unwrap();
     assert_eq!(index.verdict, Verdict::Note, "{index:?}");
+}
+
+/// What doctor looks at of a published library, a session's own policy allows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn doctor_looks_at_a_published_library_on_a_role() {
+    let cloud = Cloud::start().await;
+    cloud.bucket.put("u1/skills/a/SKILL.md", "---\nname: a\ndescription: A\n---\n").await;
+    publish(&cloud.bucket.fs, &own()).await;
+    let fs = cloud.fs(|_| ()).await;
+    let diagnosis = fs.diagnose(&session("u1", "1", "k1")).await;
+    assert_eq!(found(&diagnosis, "index", "user u1"), (Verdict::Good, "published: release 1, 1 skill", ""));
+    cloud.bucket.put("u1/skills/b.md", "x").await;
+    let diagnosis = fs.diagnose(&session("u1", "1", "k1")).await;
+    assert_eq!(found(&diagnosis, "index", "user u1").0, Verdict::Warning);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

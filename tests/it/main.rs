@@ -25,7 +25,7 @@ mod durability;
 mod editors;
 mod faults;
 mod finding;
-mod index;
+mod libraries;
 mod listing;
 mod model;
 mod model_writes;

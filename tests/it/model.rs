@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use skillfs::{Depth, EntryKind, ErrorKind, S3Backend};
 
-use crate::support::{Bucket, session};
+use crate::support::{Bucket, publish, session};
 
 /// What stands behind a mount's prefix: plain names, names that share prefixes, and keys that no
 /// path names.
@@ -450,7 +450,16 @@ fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..14)
 }
 
-/// With indexes that are written now and then, and grow old: what was listed once tells the same in every way.
+/// What readers see of some libraries: a published one as it was when it was last published, whatever its keys have
+/// become since; a plain one as it is.
+fn seen(stored: &Model, published: &BTreeMap<&'static str, Model>) -> Model {
+    let plain = stored.iter().filter(|(key, _)| published.keys().all(|layer| !key.starts_with(layer)));
+    let plain = plain.map(|(key, content)| (key.clone(), content.clone()));
+    plain.chain(published.values().flat_map(Model::clone)).collect()
+}
+
+/// With libraries that are published now and then, and changed by others in between: what was asked for once tells
+/// the same in every way.
 #[test]
 fn remembered_layers_agree_with_the_model() {
     use skillfs::{Library, LibraryId, UserId};
@@ -460,7 +469,7 @@ fn remembered_layers_agree_with_the_model() {
         let shared = ["acme", "more"].map(|id| LibraryId::parse(id).unwrap());
         let libraries = if one { Vec::new() } else { shared.to_vec() };
         let backend = bucket.fs.session(&skillfs::Session { libraries, ..session("u1", "1", "k1") });
-        let mut model = Model::new();
+        let (mut stored, mut published) = (Model::new(), BTreeMap::new());
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 // One library alone is asked in other ways.
@@ -469,21 +478,32 @@ fn remembered_layers_agree_with_the_model() {
                 }
                 Step::Put { key, content } => {
                     bucket.put(&key, &content).await;
-                    model.insert(key, content);
+                    stored.insert(key, content);
                 }
                 Step::Delete { key } => {
                     bucket.delete(&key).await;
-                    model.remove(&key);
+                    stored.remove(&key);
                 }
             }
             if number % 3 == 1 {
-                // One that is empty has none.
-                let _ = bucket.fs.write_index(&Library::User(UserId::parse("u1").unwrap())).await;
-                let _ = bucket.fs.write_index(&Library::Shared(shared[number % 2].clone())).await;
+                let own = (LAYERS[0], Library::User(UserId::parse("u1").unwrap()));
+                let other = (LAYERS[1 + number % 2], Library::Shared(shared[number % 2].clone()));
+                for (layer, library) in [own, other] {
+                    let now: Model = stored
+                        .iter()
+                        .filter(|(key, _)| key.starts_with(layer))
+                        .map(|(key, content)| (key.clone(), content.clone()))
+                        .collect();
+                    // One that is empty cannot be published for the first time.
+                    if !now.is_empty() || published.contains_key(layer) {
+                        publish(&bucket.fs, &library).await;
+                        published.insert(layer, now);
+                    }
+                }
             }
             // Asked for once, it is known in all its parts.
             backend.fresh().skills(None).await.unwrap();
-            check_union(&backend, &model).await;
+            check_union(&backend, &seen(&stored, &published)).await;
         }
     };
     explore(16, &layered_steps(), |steps| {

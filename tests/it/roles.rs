@@ -14,7 +14,7 @@ use crate::attempts::attempts;
 use tokio::sync::Notify;
 
 use crate::support::cloud::{Cloud, ROLE};
-use crate::support::session;
+use crate::support::{publish, session};
 
 const SKILL: &str = "---\nname: deed\ndescription: Draft a deed\n---\nSteps.\n";
 
@@ -427,7 +427,7 @@ async fn administrators_use_the_credentials_of_the_process() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
     let library = skillfs::Library::User(UserId::parse("u1").unwrap());
-    fs.write_index(&library).await.unwrap();
+    publish(&fs, &library).await;
     assert!(cloud.issued().is_empty() && !cloud.rules.own.lock().unwrap().is_empty());
     // What they wrote, a session reads with its own.
     let backend = fs.session(&session("u1", "1", "k1"));
@@ -458,7 +458,7 @@ async fn a_refused_token_does_not_cost_a_library_its_index() {
     let cloud = filled().await;
     let fs = cloud.fs(remembering).await;
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
-    fs.write_index(&library).await.unwrap();
+    publish(&fs, &library).await;
     let fs = cloud.fs(remembering).await;
     let of = |user: &str| fs.session(&with_libraries(thread(user), &["acme"]));
     of("1").read("a.md").await.unwrap();
@@ -479,21 +479,37 @@ async fn a_refused_token_does_not_cost_a_library_its_index() {
 /// What the role does not allow (tags, a bucket policy) is told from memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_not_served_to_whom_s3_refuses() {
+    for published in [false, true] {
+        check_that_memory_is_not_served(published).await;
+    }
+}
+
+async fn check_that_memory_is_not_served(published: bool) {
     let cloud = filled().await;
+    if published {
+        publish(&cloud.bucket.fs, &skillfs::Library::Shared(LibraryId::parse("acme").unwrap())).await;
+    }
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/".to_owned()));
     let fs = cloud.fs(remembering).await;
     let library = |user: &str| fs.session(&of_acme(user));
     let file = "/skills/law/deed/SKILL.md";
+    // What comes after a library of one's own is unavailable, because it is denied.
+    let refused = |told: Result<skillfs::TextFile, skillfs::Error>| {
+        let error = told.map(|file| file.content).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.message().contains("`acme`") && error.message().contains("AccessDenied"), "{error}");
+    };
     // Alone, it is refused.
-    assert_eq!(library("u2").read(file).await.unwrap_err().kind(), ErrorKind::Denied);
+    refused(library("u2").read(file).await);
     library("u1").read(file).await.unwrap();
-    let told = library("u2").read(file).await.map(|file| file.content);
-    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+    refused(library("u2").read(file).await);
+    // What is one's own is not.
+    library("u2").read("/skills/notary/deed/SKILL.md").await.unwrap();
     // What was allowed, and is no longer.
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u1/".to_owned(), "shared/acme/".to_owned()));
     library("u1").read(file).await.unwrap();
     assert!(library("u1").fresh().read(file).await.is_err());
-    assert_eq!(library("u1").read(file).await.unwrap_err().kind(), ErrorKind::Denied);
+    refused(library("u1").read(file).await);
 }
 
 /// What one scope may not read (its index) is taken for missing by those who may.
@@ -502,13 +518,16 @@ async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
     let cloud = filled().await;
     let fs = cloud.fs(remembering).await;
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
-    fs.write_index(&library).await.unwrap();
+    publish(&fs, &library).await;
     let fs = cloud.fs(remembering).await;
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/.skillfs/".to_owned()));
     let of = |user: &str| fs.session(&of_acme(user));
-    of("u2").skills(None).await.unwrap();
+    let denied = of("u2").skills(None).await.unwrap();
+    assert!(denied.diagnostics().iter().any(|told| told.code == "library-unavailable"), "{denied:?}");
+    assert_eq!(denied.list().len(), 1);
     let other = of("u1");
     other.credentials().await.unwrap();
+    assert_eq!(other.skills(None).await.unwrap().list().len(), 2);
     let told = other.catalogue_version().await.unwrap();
     assert_eq!(told, other.fresh().catalogue_version().await.unwrap());
 }
@@ -757,7 +776,7 @@ async fn a_missing_index_does_not_open_the_next_one() {
     };
     of("u2").skills(None).await.unwrap();
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
-    fs.write_index(&library).await.unwrap();
+    publish(&fs, &library).await;
     of("u1").skills(None).await.unwrap();
     cloud.wire.take();
     of("u2").skills(None).await.unwrap();
@@ -827,7 +846,7 @@ async fn what_is_known_costs_nothing_with_a_role() {
         let of = with_libraries(session("u1", "1", "k1"), libraries);
         if indexed {
             let fs = cloud.fs(|_| ()).await;
-            fs.write_index(&skillfs::Library::User(UserId::parse("u1").unwrap())).await.unwrap();
+            publish(&fs, &skillfs::Library::User(UserId::parse("u1").unwrap())).await;
         }
         for operation in OPERATIONS {
             let fs = cloud.fs(remembering).await;

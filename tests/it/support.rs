@@ -10,9 +10,10 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_s3::primitives::ByteStream;
+use skillfs::admin::{IntoKind, Published, PushOptions};
 use skillfs::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 use skillfs::{
-    Entry, EntryKind, Freshness, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
+    Entry, EntryKind, Freshness, Library, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
     TicketId, Timeouts, UserId,
 };
 use tokio::net::TcpListener;
@@ -50,6 +51,8 @@ pub struct Bucket {
     /// Where a server listens, for clients of one's own.
     pub endpoint: String,
     pub credentials: StaticCredentials,
+    /// The server, where it is in this process.
+    embedded: Option<Embedded>,
 }
 
 impl Bucket {
@@ -72,7 +75,7 @@ impl Bucket {
         let endpoint = serve(embedded).await;
         let credentials = StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY);
         let raw = raw_client(&endpoint, &credentials);
-        Self { name, fs, raw, endpoint, credentials }
+        Self { name, fs, raw, endpoint, credentials, embedded: Some(embedded.clone()) }
     }
 
     pub async fn localstack() -> Self {
@@ -84,7 +87,20 @@ impl Bucket {
         let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         raw.create_bucket().bucket(&name).send().await.unwrap();
         let fs = connect(&endpoint, &credentials, &name).await;
-        Self { name, fs, raw, endpoint, credentials }
+        Self { name, fs, raw, endpoint, credentials, embedded: None }
+    }
+
+    /// Whether the server's clock can be set.
+    pub fn has_clock(&self) -> bool {
+        self.embedded.is_some()
+    }
+
+    /// Sets the server's clock ahead, for these handles, too. Nothing happens on other servers.
+    pub fn advance<'f>(&self, by: Duration, handles: impl IntoIterator<Item = &'f SkillFs>) {
+        if let Some(embedded) = &self.embedded {
+            embedded.advance_clock(by);
+            handles.into_iter().for_each(|fs| fs.advance_clock(by));
+        }
     }
 
     pub async fn put(&self, key: &str, content: impl AsRef<[u8]>) {
@@ -176,6 +192,14 @@ fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
         .force_path_style(true)
         .build();
     Client::from_conf(config)
+}
+
+/// Publishes a library as it is stored. One that is published already gets what others have changed in its mirror.
+pub async fn publish(fs: &SkillFs, library: &Library) -> Published {
+    let mut options = PushOptions::default();
+    options.into = IntoKind::Published;
+    let plan = fs.plan_index(library, &options).await.unwrap();
+    fs.publish(&plan, &|_| ()).await.unwrap()
 }
 
 /// All Rust files below a folder of the project, with their path in it.

@@ -1,9 +1,9 @@
 //! Tenants: what one session must never see of another, and how strange names are met.
 
-use skillfs::{ErrorKind, S3Backend, Session, ThreadId, UserId};
+use skillfs::{ErrorKind, Library, S3Backend, Session, ThreadId, UserId};
 
 use crate::attempts::attempts;
-use crate::support::{Bucket, names, on_every_server, session};
+use crate::support::{Bucket, names, on_every_server, publish, session};
 
 on_every_server!(
     thread_1_does_not_see_thread_10,
@@ -263,15 +263,26 @@ async fn folder_markers_make_directories_and_are_no_entries(b: Bucket) {
 }
 
 async fn the_index_beside_a_library_is_in_no_mount(b: Bucket) {
-    b.put("u1/.skillfs/index.json", "{}").await;
     b.put("u1/skills/a/SKILL.md", "x").await;
+    publish(&b.fs, &Library::User(UserId::parse("u1").unwrap())).await;
     let backend = b.session();
     let all = backend.ls_recursive("/").await.unwrap();
     assert!(names(&all.entries).iter().all(|name| !name.contains(".skillfs")));
+    let beside = b.raw.list_objects_v2().bucket(&b.name).prefix("u1/.skillfs/").send().await.unwrap();
+    let beside: Vec<_> = beside.contents.unwrap().into_iter().filter_map(|object| object.key).collect();
+    // The index, the record of the mirror, a release and a blob.
+    assert_eq!(beside.len(), 4, "{beside:?}");
+    let beside = beside.iter().flat_map(|key| {
+        [
+            format!("/{key}"),
+            format!("/skills/{key}"),
+            format!("/{}", key.replace("u1/", "")),
+            key.replace("u1/", "/skills/"),
+        ]
+    });
     let mut tried = attempts!("keys");
-    for path in
-        ["/skills/.skillfs/index.json", "/.skillfs/index.json", "/skills/.skillfs", "/u1/.skillfs/index.json"]
-    {
+    for path in beside.chain(["/skills/.skillfs".to_owned(), "/skills/.skillfs/blobs".to_owned()]) {
+        let path = path.as_str();
         assert!(!backend.exists(path).await.unwrap(), "{path}");
         tried.refused(path);
     }

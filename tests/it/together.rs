@@ -106,17 +106,17 @@ async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
 #[tokio::test]
 async fn what_keeps_an_index_alive_counts_it() {
     let bucket = Bucket::embedded().await;
-    let files: Vec<String> = (0..5_000)
-        .map(|i| format!(r#""references/file-{i:05}.md":{{"size":1,"etag":"{i:032}","sha256":"{i:064}"}}"#))
-        .collect();
+    let file = |name: &str, i: u64| format!(r#""a/{name}":{{"size":1,"sha256":"{i:064}","blob":0}}"#);
+    let mut files: Vec<String> = (0..5_000).map(|i| file(&format!("references/file-{i:05}.md"), i)).collect();
+    files.push(file("SKILL.md", 5_000));
+    let release = r#""id":"x","at":1"#;
     let index = format!(
-        r#"{{"format":1,"id":"x","categories":{{}},"skills":{{"old":{{"file":"SKILL.md","files":{{{}}}}}}}}}"#,
+        r#"{{"format":1,"kind":"published","id":"x","release":1,"releases":[{{"number":1,{release},"by":"","source":""}}],"origins":[{{"release":1,{release}}}],"files":{{{}}},"heads":{{"a":{{"frontmatter":"name: a\ndescription: A\n"}}}}}}"#,
         files.join(",")
     );
-    bucket.put("u1/skills/a/SKILL.md", skill("a")).await;
     bucket.put("u1/.skillfs/index.json", &index).await;
     let fs = bucket.with(&bucket.endpoint, remembering).await;
-    open(&fs).skills(None).await.unwrap();
+    assert_eq!(open(&fs).skills(None).await.unwrap().list()[0].resources.len(), 5_000);
     // The index, the library and the union of libraries.
     assert!(fs.cache().bytes > 3 * index.len() as u64, "{:?}, and the index has {}", fs.cache(), index.len());
     // Where there is no room for it, nothing holds it.

@@ -1,0 +1,351 @@
+//! What it takes to get from one tree to another. Pure: trees, pins and options in, rows and changes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::new::{NewFile, NewLibrary, NewSkill, PushOptions};
+use crate::backend::{Union, UnionFile, find_skills};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::index::Sha256;
+
+/// What happens to a skill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is new.
+    Create,
+    /// It differs.
+    Update,
+    /// It is deleted.
+    Delete,
+    /// It is the same already.
+    Unchanged,
+    /// It is pinned to a release, and stays as it is.
+    Pinned,
+    /// It is not published, for a reason.
+    Refused,
+}
+
+/// What happens to a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileAction {
+    /// It is new.
+    Add,
+    /// It differs.
+    Change,
+    /// It is removed.
+    Remove,
+}
+
+/// What happens to one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FileChange {
+    /// Its path below the skill's directory; of a file outside skills, below `/skills`.
+    pub name: String,
+    /// What happens to it.
+    pub change: FileAction,
+    /// Its size: the new one, or that of what is removed.
+    pub size: u64,
+}
+
+/// What happens to one skill.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct PlannedSkill {
+    /// Its path below `/skills`.
+    pub path: String,
+    /// What happens to it.
+    pub action: Action,
+    /// The files that change.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileChange>,
+    /// Why, where that is not obvious.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a plain library contains when it is published for the first time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Adopted {
+    /// Skills that stay as they are.
+    pub skills: u64,
+    /// Their files, and those outside skills.
+    pub files: u64,
+    /// Bytes that are read to publish them.
+    pub bytes: u64,
+    /// Folder markers and keys that no path can name: these are not adopted.
+    pub left_out: u64,
+}
+
+/// One file that changes.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    /// Below the library.
+    pub(super) path: String,
+    /// The version that is there: a digest, or the ETag of a plain library's key.
+    pub(super) before: Option<String>,
+    pub(super) after: Option<NewFile>,
+}
+
+impl Change {
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let after = |change: &Self| change.after.as_ref().map(|file| file.sha256);
+        self.path == other.path && self.before == other.before && after(self) == after(other)
+    }
+}
+
+/// What is stored at some paths, by its digest.
+pub(super) type Digests = BTreeMap<String, Option<Sha256>>;
+
+/// What a comparison found.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    pub(super) skills: Vec<PlannedSkill>,
+    pub(super) files: Vec<FileChange>,
+    pub(super) changes: Vec<Change>,
+}
+
+/// Compares a tree with what is to be put into it. `same` has digests of what is stored, where the tree
+/// does not tell.
+pub(super) fn compare(
+    tree: &Union,
+    same: &Digests,
+    pins: &BTreeMap<String, u64>,
+    new: &NewLibrary,
+    options: &PushOptions,
+) -> Result<Compared> {
+    let mut found = Compared::default();
+    let mut seen = BTreeSet::new();
+    for skill in &new.skills {
+        if !seen.insert(skill.path.as_str()) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("the skill `{}` is to be published twice", shorten(&skill.path)),
+            )
+            .with_hint("give each skill a path of its own"));
+        }
+        found.skills.push(compare_skill(tree, same, pins, skill, options));
+    }
+    if options.delete {
+        let category = options.category.as_deref().unwrap_or_default();
+        let within =
+            |path: &str| category.is_empty() || path == category || path.starts_with(&format!("{category}/"));
+        for (path, _) in tree.skills().filter(|(path, _)| within(path) && !seen.contains(*path)) {
+            if new.only.as_ref().is_none_or(|only| only.contains(path)) {
+                found.skills.push(deletion(tree, pins, path));
+            }
+        }
+    }
+    refuse_nested(tree, &mut found.skills);
+    found.skills.sort_by(|one, other| one.path.cmp(&other.path));
+    for (path, file) in &new.files {
+        found.files.extend(compare_file(tree, same, path, path, file.as_ref()));
+    }
+    let new_files: BTreeMap<String, &NewFile> = paths(new).collect();
+    let changing = |action| matches!(action, Action::Create | Action::Update | Action::Delete);
+    let of_skills = found.skills.iter().filter(|skill| changing(skill.action)).flat_map(|skill| {
+        skill.files.iter().map(move |file| (format!("{}/{}", skill.path, file.name), file.change))
+    });
+    let loose = found.files.iter().map(|file| (file.name.clone(), file.change));
+    let mut changes: Vec<Change> = of_skills
+        .chain(loose)
+        .map(|(path, action)| {
+            let after = new_files.get(&path).filter(|_| action != FileAction::Remove);
+            change(tree, &path, after.copied())
+        })
+        .collect();
+    changes.sort_by(|one, other| one.path.cmp(&other.path));
+    changes.dedup_by(|one, other| one.path == other.path);
+    found.changes = changes;
+    Ok(found)
+}
+
+/// What it takes to get from one tree to another. Pinned skills stay as they are.
+pub(super) fn diff(
+    before: &Union,
+    after: &BTreeMap<String, NewFile>,
+    pins: &BTreeMap<String, u64>,
+) -> Compared {
+    let mut found = Compared::default();
+    let skills = find_skills(after.keys().map(String::as_str));
+    let old: BTreeSet<&str> = before.skills().map(|(path, _)| path).collect();
+    let owner = |path: &str| {
+        let mut parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+        parents.find(|parent| skills.contains_key(*parent) || old.contains(parent)).map(str::to_owned)
+    };
+    let paths: BTreeSet<&str> =
+        after.keys().map(String::as_str).chain(before.files_in("").map(|(path, _)| path)).collect();
+    let mut rows: BTreeMap<String, PlannedSkill> = BTreeMap::new();
+    for path in paths {
+        let owner = owner(path);
+        let name = owner.as_ref().map_or(path, |skill| &path[skill.len() + 1..]);
+        let changed = compare_file(before, &BTreeMap::new(), path, name, after.get(path));
+        let Some(skill) = owner else {
+            found.changes.extend(changed.as_ref().map(|_| change(before, path, after.get(path))));
+            found.files.extend(changed);
+            continue;
+        };
+        let row = rows.entry(skill.clone()).or_insert_with(|| {
+            let action = match (old.contains(skill.as_str()), skills.contains_key(&skill)) {
+                (false, _) => Action::Create,
+                (true, false) => Action::Delete,
+                (true, true) => Action::Unchanged,
+            };
+            PlannedSkill { path: skill.clone(), action, files: Vec::new(), why: None }
+        });
+        let Some(changed) = changed else { continue };
+        if let Some(release) = pins.get(&skill) {
+            row.action = Action::Pinned;
+            row.why = Some(format!("it is pinned to release {release}"));
+            continue;
+        }
+        if row.action == Action::Unchanged {
+            row.action = Action::Update;
+        }
+        found.changes.push(change(before, path, after.get(path)));
+        row.files.push(changed);
+    }
+    found.skills = rows.into_values().collect();
+    found
+}
+
+fn change(tree: &Union, path: &str, after: Option<&NewFile>) -> Change {
+    let before = tree.file(path).map(|found| found.meta.etag.clone().unwrap_or_default());
+    Change { path: path.to_owned(), before, after: after.cloned() }
+}
+
+fn compare_file(
+    tree: &Union,
+    same: &Digests,
+    path: &str,
+    name: &str,
+    new: Option<&NewFile>,
+) -> Option<FileChange> {
+    let there = tree.file(path);
+    let (change, size) = match (there, new) {
+        (None, None) => return None,
+        (None, Some(new)) => (FileAction::Add, new.size),
+        (Some(there), None) => (FileAction::Remove, there.meta.size),
+        (Some(there), Some(new)) => {
+            let indexed = there.blob.as_ref().map(|blob| blob.sha256);
+            let known = same.get(path).copied().unwrap_or(indexed);
+            if there.meta.size == new.size && known == Some(new.sha256) {
+                return None;
+            }
+            (FileAction::Change, new.size)
+        }
+    };
+    Some(FileChange { name: name.to_owned(), change, size })
+}
+
+fn compare_skill(
+    tree: &Union,
+    same: &Digests,
+    pins: &BTreeMap<String, u64>,
+    new: &NewSkill,
+    options: &PushOptions,
+) -> PlannedSkill {
+    let path = &new.path;
+    let planned = |action, files, why| PlannedSkill { path: path.clone(), action, files, why };
+    let refuse = |why: &str| planned(Action::Refused, Vec::new(), Some(why.to_owned()));
+    if let Some(why) = &new.refused {
+        return refuse(why);
+    }
+    if new.file().is_none() {
+        return refuse("it has no SKILL.md");
+    }
+    if let Some(release) = pins.get(path) {
+        let why = format!("it is pinned to release {release}; `admin unpin {path}` lets pushes change it");
+        return planned(Action::Pinned, Vec::new(), Some(why));
+    }
+    let there = tree.skill(path).is_some();
+    // Files of a skill below it are no loose files: that one is in the way itself.
+    let loose = tree.files_in(path).filter(|(name, _)| tree.skill_of(&format!("{path}/{name}")).is_none());
+    let loose: Vec<_> = loose.map(|(name, _)| format!("`{name}`")).take(3).collect();
+    if !there && !loose.is_empty() && !options.overwrite {
+        let names = loose.join(", ");
+        return refuse(&format!(
+            "there are files that belong to no skill ({names}); `--overwrite` removes them"
+        ));
+    }
+    let names: BTreeMap<&str, &NewFile> = new.files.iter().map(|file| (file.name.as_str(), file)).collect();
+    let all: BTreeSet<&str> =
+        names.keys().copied().chain(tree.files_in(path).map(|(name, _)| name)).collect();
+    let differing = all.into_iter().filter_map(|name| {
+        compare_file(tree, same, &format!("{path}/{name}"), name, names.get(name).copied())
+    });
+    let files: Vec<_> = differing.collect();
+    let action = match (there, files.is_empty()) {
+        (false, _) => Action::Create,
+        (true, true) => Action::Unchanged,
+        (true, false) => Action::Update,
+    };
+    planned(action, files, None)
+}
+
+fn deletion(tree: &Union, pins: &BTreeMap<String, u64>, path: &str) -> PlannedSkill {
+    let removed = |(name, file): (&str, &UnionFile)| FileChange {
+        name: name.to_owned(),
+        change: FileAction::Remove,
+        size: file.meta.size,
+    };
+    let (action, why) = match pins.get(path) {
+        Some(release) => (Action::Pinned, Some(format!("it is pinned to release {release}"))),
+        None => (Action::Delete, None),
+    };
+    PlannedSkill { path: path.to_owned(), action, files: tree.files_in(path).map(removed).collect(), why }
+}
+
+/// A skill inside another would be a part of it.
+fn refuse_nested(tree: &Union, skills: &mut [PlannedSkill]) {
+    let coming: BTreeSet<String> = skills
+        .iter()
+        .filter(|skill| !matches!(skill.action, Action::Delete | Action::Refused))
+        .map(|skill| skill.path.clone())
+        .collect();
+    let there: BTreeSet<&str> = tree.skills().map(|(path, _)| path).collect();
+    for skill in skills.iter_mut().filter(|skill| skill.action == Action::Create) {
+        let parents = skill.path.match_indices('/').map(|(at, _)| &skill.path[..at]);
+        let above = parents.into_iter().find(|parent| there.contains(parent) || coming.contains(*parent));
+        let prefix = format!("{}/", skill.path);
+        let mut all = there.iter().copied().chain(coming.iter().map(String::as_str));
+        let why = match (above, all.find(|path| path.starts_with(&prefix))) {
+            (Some(other), _) => {
+                format!("it is inside the skill `{other}`, and would be a part of it; delete that one first")
+            }
+            (_, Some(other)) => {
+                format!("the skill `{other}` is inside it, and would be a part of it; delete that one first")
+            }
+            (None, None) => continue,
+        };
+        (skill.action, skill.why) = (Action::Refused, Some(why));
+    }
+}
+
+/// What a plain library contains that the changes do not replace.
+pub(super) fn adopted(tree: &Union, found: &Compared) -> Adopted {
+    let changed: BTreeSet<&str> = found.changes.iter().map(|change| change.path.as_str()).collect();
+    let kept = || tree.files_in("").filter(|(path, _)| !changed.contains(path));
+    let untouched = |path: &str| {
+        tree.files_in(path).all(|(name, _)| !changed.contains(format!("{path}/{name}").as_str()))
+    };
+    Adopted {
+        skills: tree.skills().filter(|(path, _)| untouched(path)).count() as u64,
+        files: kept().count() as u64,
+        bytes: kept().map(|(_, file)| file.meta.size).sum(),
+        left_out: tree.left_out(),
+    }
+}
+
+/// Every file that is to be there, by its path below the library.
+pub(super) fn paths(new: &NewLibrary) -> impl Iterator<Item = (String, &NewFile)> {
+    let of_skills = new.skills.iter().flat_map(|skill| {
+        skill.files.iter().map(move |file| (format!("{}/{}", skill.path, file.name), file))
+    });
+    let loose = new.files.iter().filter_map(|(path, file)| Some((path.clone(), file.as_ref()?)));
+    of_skills.chain(loose)
+}

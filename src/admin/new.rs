@@ -1,0 +1,209 @@
+//! What is to be put into a library, and how: skills and files, where their content is, and options.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::index::{Origin, ReleaseId, Sha256};
+use crate::manifest::skill_file;
+use crate::mount::Library;
+use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
+
+/// A file to be published.
+#[derive(Debug, Clone)]
+pub struct NewFile {
+    pub(crate) name: String,
+    pub(crate) size: u64,
+    pub(crate) sha256: Sha256,
+    pub(crate) content: NewContent,
+}
+
+/// Where its content is.
+#[derive(Debug, Clone)]
+pub(crate) enum NewContent {
+    Bytes(Bytes),
+    /// In a local file, which must still have the digest when it is read.
+    Local(PathBuf),
+    /// In a blob of a release that the library lists.
+    Blob(Arc<Origin>),
+    /// In the library's own key, in this version.
+    Key(String),
+}
+
+impl NewFile {
+    /// A file of a skill, by its path below the skill's directory, and its content.
+    #[must_use]
+    pub fn new(name: impl Into<String>, content: impl Into<Bytes>) -> Self {
+        let content = content.into();
+        let (size, sha256) = (content.len() as u64, Sha256::of(&content));
+        Self { name: name.into(), size, sha256, content: NewContent::Bytes(content) }
+    }
+}
+
+/// A skill to be published.
+#[derive(Debug, Clone)]
+pub struct NewSkill {
+    pub(crate) path: String,
+    pub(crate) files: Vec<NewFile>,
+    /// Why it must not be published.
+    pub(crate) refused: Option<String>,
+}
+
+impl NewSkill {
+    /// A skill by its path below `/skills`, such as `escrituras/compraventa`, with all its files.
+    #[must_use]
+    pub fn new(path: impl Into<String>, files: Vec<NewFile>) -> Self {
+        Self { path: path.into(), files, refused: None }
+    }
+
+    /// A skill that is not published, and why: the plan says so.
+    #[must_use]
+    pub fn refused(path: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { path: path.into(), files: Vec::new(), refused: Some(why.into()) }
+    }
+
+    /// Its path below `/skills`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its files that are held in memory: their names and contents.
+    pub fn contents(&self) -> impl Iterator<Item = (&str, &Bytes)> {
+        self.files.iter().filter_map(|file| match &file.content {
+            NewContent::Bytes(bytes) => Some((file.name.as_str(), bytes)),
+            _ => None,
+        })
+    }
+
+    /// The name of its `SKILL.md`, in its own letter case.
+    pub(super) fn file(&self) -> Option<&str> {
+        skill_file(self.files.iter().map(|file| file.name.as_str()))
+    }
+}
+
+/// Skills to be published, and the descriptions of their categories.
+#[derive(Debug, Clone, Default)]
+pub struct NewLibrary {
+    /// The skills.
+    pub skills: Vec<NewSkill>,
+    /// Other files, by their path below the library; `None` removes one.
+    pub(crate) files: BTreeMap<String, Option<NewFile>>,
+    /// Only these skills of the library may be deleted.
+    pub(crate) only: Option<BTreeSet<String>>,
+    /// Where local files are, for as long as they are needed.
+    pub(crate) source: Option<Arc<Source>>,
+}
+
+impl NewLibrary {
+    /// Publishes nothing; of what is there, these skills may be deleted.
+    #[must_use]
+    pub fn nothing_but(skills: impl IntoIterator<Item = String>) -> Self {
+        Self { only: Some(skills.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Keeps the source that the files come from: an unpacked archive goes with it.
+    #[must_use]
+    pub fn keeping(mut self, source: Source) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// What a source contains. A skill that cannot be loaded is refused; with `strict`, one that the specification
+    /// objects to as well.
+    #[must_use]
+    pub fn of(source: &Source, strict: bool) -> Self {
+        let skills = source.skills.iter().map(|skill| {
+            let mut new = NewSkill::from(&skill.to_files());
+            new.refused = match &skill.loaded {
+                Err(said) => {
+                    let said = said
+                        .iter()
+                        .find(|said| said.severity == crate::manifest::Severity::Error)
+                        .or(said.last());
+                    Some(said.map_or_else(|| "it cannot be loaded".to_owned(), ToString::to_string))
+                }
+                Ok(_) if strict && !skill.problems.is_empty() => Some(skill.problems.join("; ")),
+                Ok(_) => None,
+            };
+            new
+        });
+        // What the source has and cannot be published is refused, and not taken for missing.
+        let refused = source.skipped.iter().filter(|skipped| skipped.refused).map(|skipped| {
+            NewSkill::refused(skipped.skill.as_ref().unwrap_or(&skipped.path), &skipped.reason)
+        });
+        let mut new = Self { skills: skills.chain(refused).collect(), ..Self::default() };
+        // What an archive says of its own origin proves nothing.
+        if source.origin.kind != OriginKind::Folder {
+            for skill in &mut new.skills {
+                skill.files.retain(|file| file.name != ".source");
+            }
+        }
+        for category in &source.categories {
+            new.describe(&category.path, &category.file);
+        }
+        new
+    }
+
+    /// Gives a category its `DESCRIPTION.md`.
+    pub fn describe(&mut self, category: &str, file: &SourceFile) {
+        self.files.insert(format!("{category}/{DESCRIPTION}"), Some(NewFile::from(file)));
+    }
+}
+
+/// How to publish.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct PushOptions {
+    /// Deletes skills of the library that are not among those that are published.
+    pub delete: bool,
+    /// Only skills of this category are deleted.
+    pub category: Option<String>,
+    /// Replaces what others have changed in the mirror, and files that belong to no skill.
+    pub overwrite: bool,
+    /// Who publishes; the release says so.
+    pub by: String,
+    /// Where it comes from; the release says so.
+    pub source: String,
+    /// Whether the library is to be published or plain afterwards.
+    pub into: IntoKind,
+    /// A library that the same was just published to, and the release: large files are copied from there, on the
+    /// server.
+    pub(crate) copy_from: Option<(Library, ReleaseId)>,
+}
+
+/// What kind of library a push leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum IntoKind {
+    /// The kind that it has. An empty library is published.
+    #[default]
+    Same,
+    /// A published one. What a plain library contains is part of its first release.
+    Published,
+    /// A plain one. Only a library that is not published can stay so.
+    Plain,
+}
+
+/// The description of a category.
+pub(super) const DESCRIPTION: &str = "DESCRIPTION.md";
+
+impl From<&SourceFile> for NewFile {
+    fn from(file: &SourceFile) -> Self {
+        let content = match &file.content {
+            Content::File(path) => NewContent::Local(path.clone()),
+            Content::Bytes(bytes) => NewContent::Bytes(bytes.clone()),
+        };
+        // A source gives valid digests; an invalid one would match no content.
+        let sha256 = Sha256::parse(&file.sha256).unwrap_or_else(|| Sha256::of(&[]));
+        Self { name: file.name.clone(), size: file.size, sha256, content }
+    }
+}
+
+impl From<&SkillFiles> for NewSkill {
+    fn from(skill: &SkillFiles) -> Self {
+        Self::new(&skill.path, skill.files.iter().map(NewFile::from).collect())
+    }
+}

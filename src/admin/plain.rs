@@ -1,0 +1,63 @@
+//! Pushing to a plain library: its own keys are written, each on the condition that it is as the plan saw it.
+//!
+//! There is no release, and no consistency across files. Files come before their `SKILL.md` and go after it.
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::compare::Change;
+use super::library::only_over;
+use super::plan::Plan;
+use super::work::{AT_ONCE, PushWatch, Work};
+use crate::backend::S3Backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::skill_file_rank;
+use crate::store::Meta;
+
+/// How many files were written, and their bytes.
+pub(super) async fn write(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>) -> Result<(u64, u64)> {
+    let new = || plan.changes.iter().filter_map(|change| change.after.as_ref());
+    let bytes = new().map(|file| file.size).sum();
+    let work = Work::new(backend, &plan.library, "writing", (plan.changes.len() as u64, bytes), watch);
+    let work = &work;
+    let is_skill_file =
+        |path: &str| path.rsplit('/').next().is_some_and(|name| skill_file_rank(name).is_some());
+    for (writes, own_file) in [(false, true), (true, false), (true, true), (false, false)] {
+        let phase = plan
+            .changes
+            .iter()
+            .filter(|change| change.after.is_some() == writes && is_skill_file(&change.path) == own_file);
+        let done: Vec<_> = phase.map(|change| write_one(work, plan, change)).collect();
+        let _: Vec<()> = stream::iter(done).buffer_unordered(AT_ONCE).try_collect().await?;
+    }
+    Ok((new().count() as u64, bytes))
+}
+
+async fn write_one(work: &Work<'_>, plan: &Plan, change: &Change) -> Result<()> {
+    let Change { path, before, after } = change;
+    let (location, key) = plan.library.file(path)?;
+    let written = match after {
+        Some(file) => {
+            let _room = work.room(file.size).await?;
+            let bytes = work.content(path, file.sha256, &file.content).await?;
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let put = work.backend.put_object(&key, name, bytes, only_over(before.as_deref())).await;
+            put.map_err(|e| e.during("write", &location))?.is_some()
+        }
+        None => {
+            let _room = work.room(0).await?;
+            let seen = plan.base.tree.file(path).map(|file| file.meta.clone());
+            let version = seen.unwrap_or(Meta { size: 0, modified: None, etag: before.clone() });
+            let deleted = work.backend.delete_object(&key, &version).await;
+            deleted.map_err(|e| e.during("delete", &location))?
+        }
+    };
+    work.tell(1, after.as_ref().map_or(0, |file| file.size));
+    if written {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Conflict, format!("`{location}` was changed by somebody else"))
+        .at(&location)
+        .with_hint(
+            "it was left alone, and other files may have been written; run it again to see what is left",
+        ))
+}

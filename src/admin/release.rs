@@ -1,0 +1,187 @@
+//! The index of the next release: the one before it, and what a plan changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use super::compare::{Action, Change};
+use super::library::seconds;
+use super::new::NewContent;
+use super::plan::{Plan, described_category};
+use super::protocol::{self, Retention};
+use super::work::{AT_ONCE, PushProgress, Work};
+use crate::backend::{S3Backend, find_skills};
+use crate::error::{Error, Result};
+use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId, ReleaseNote, Sha256};
+use crate::manifest::read_description;
+use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
+
+/// A release on its way: its id, and what it has uploaded.
+pub(super) struct Upload {
+    pub(super) id: ReleaseId,
+    pub(super) began: SystemTime,
+    pub(super) blobs: BTreeSet<Sha256>,
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// A file of a plain library that becomes part of its first release.
+pub(super) struct AdoptedFile {
+    pub(super) path: String,
+    pub(super) etag: String,
+    pub(super) size: u64,
+    pub(super) sha256: Sha256,
+}
+
+/// The index of the release that a plan makes.
+pub(super) async fn next_index(
+    backend: &S3Backend,
+    plan: &Plan,
+    adopted: &[AdoptedFile],
+    upload: &Upload,
+    retention: Retention,
+) -> Result<Index> {
+    let at = seconds(backend.server_time());
+    let base = plan.base.index.as_ref().map(|base| &*base.value);
+    let number = base.map_or(0, |base| base.release).saturating_add(1);
+    let origin = Arc::new(Origin { id: upload.id.clone(), release: number, at });
+    let mut index = Index::new(Kind::Published, upload.id.clone());
+    index.release = number;
+    if let Some(base) = base {
+        (index.releases, index.pins) = (base.releases.clone(), base.pins.clone());
+        if base.is_published() {
+            (index.files, index.heads) = (base.files.clone(), base.heads.clone());
+            index.categories = base.categories.clone();
+        }
+    }
+    for file in adopted {
+        let AdoptedFile { path, size, sha256, .. } = file;
+        let (blob, since) = (origin.clone(), origin.clone());
+        index.files.insert(path.clone(), IndexedFile { size: *size, sha256: *sha256, blob, since });
+    }
+    let named: BTreeMap<Sha256, &Arc<Origin>> = base.iter().flat_map(|base| base.blobs()).collect();
+    for Change { path, after, .. } in &plan.changes {
+        let Some(file) = after else {
+            index.files.remove(path);
+            continue;
+        };
+        let blob = match (&file.content, named.get(&file.sha256)) {
+            (NewContent::Blob(stored), _) => stored.clone(),
+            (_, Some(named)) if !upload.blobs.contains(&file.sha256) => (*named).clone(),
+            _ => origin.clone(),
+        };
+        let (size, sha256, since) = (file.size, file.sha256, origin.clone());
+        index.files.insert(path.clone(), IndexedFile { size, sha256, blob, since });
+    }
+    // What was uploaded again may be damaged where it was before.
+    for file in index.files.values_mut().filter(|file| upload.blobs.contains(&file.sha256)) {
+        file.blob = origin.clone();
+    }
+    for (skill, release) in &plan.pins {
+        match release {
+            Some(release) => index.pins.insert(skill.clone(), *release),
+            None => index.pins.remove(skill),
+        };
+    }
+    tell_heads(backend, plan, adopted, &origin, &mut index).await?;
+    index.releases.push(ReleaseNote {
+        number,
+        id: upload.id.clone(),
+        at,
+        by: plan.options.by.clone(),
+        source: plan.options.source.clone(),
+        created: plan.count(Action::Create) + plan.adopted.map_or(0, |adopted| adopted.skills),
+        updated: plan.count(Action::Update),
+        deleted: plan.count(Action::Delete),
+    });
+    trim(&mut index, at, retention);
+    Ok(index)
+}
+
+/// Drops releases from the list that need not be kept.
+fn trim(index: &mut Index, now: u64, retention: Retention) {
+    let pinned: BTreeSet<u64> = index.pins.values().copied().collect();
+    let superseded: Vec<Option<u64>> =
+        index.releases.iter().skip(1).map(|next| Some(next.at)).chain([None]).collect();
+    let (total, mut at) = (index.releases.len(), 0);
+    index.releases.retain(|note| {
+        let (from_newest, superseded) = (total - at - 1, superseded.get(at).copied().flatten());
+        at += 1;
+        protocol::stays_listed(from_newest, superseded, pinned.contains(&note.number), now, retention)
+    });
+}
+
+/// What the heads of the skills and the descriptions of the categories say: readers of the index see what readers of
+/// the files would. Only files that changed are read.
+async fn tell_heads(
+    backend: &S3Backend,
+    plan: &Plan,
+    adopted: &[AdoptedFile],
+    origin: &Arc<Origin>,
+    index: &mut Index,
+) -> Result<()> {
+    let contents: BTreeMap<Sha256, &NewContent> = plan
+        .changes
+        .iter()
+        .filter_map(|change| change.after.as_ref())
+        .map(|file| (file.sha256, &file.content))
+        .collect();
+    let etags: BTreeMap<&str, &str> =
+        adopted.iter().map(|file| (file.path.as_str(), file.etag.as_str())).collect();
+    let skills = find_skills(index.files.keys().map(String::as_str));
+    let before: BTreeMap<&str, &str> =
+        plan.base.tree.skills().map(|(path, place)| (path, place.file.as_str())).collect();
+    let is_new = |file: &IndexedFile| file.since == *origin;
+    let mut reads = Vec::new();
+    for (skill, name) in &skills {
+        let path = format!("{skill}/{name}");
+        let renamed = before.get(skill.as_str()).is_some_and(|before| before != name);
+        if let Some(file) = index.files.get(&path).filter(|file| renamed || is_new(file)) {
+            reads.push((path, file.clone(), Some(skill.clone())));
+        }
+    }
+    for (path, file) in &index.files {
+        if described_category(path).is_some() && is_new(file) {
+            reads.push((path.clone(), file.clone(), None));
+        }
+    }
+    let silent = |_: PushProgress| ();
+    let work = Work::new(backend, &plan.library, "", (0, 0), &silent);
+    let (work, contents, etags) = (&work, &contents, &etags);
+    let reads: Vec<_> = reads
+        .into_iter()
+        .map(|(path, file, skill)| async move {
+            let content = match (contents.get(&file.sha256), etags.get(path.as_str())) {
+                (Some(content), _) => (*content).clone(),
+                (None, Some(etag)) => NewContent::Key((*etag).to_owned()),
+                (None, None) => NewContent::Blob(file.blob.clone()),
+            };
+            let _room = work.room(file.size).await?;
+            let bytes = work.content(&path, file.sha256, &content).await?;
+            Ok::<_, Error>((path, skill, file.size, bytes))
+        })
+        .collect();
+    let read: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
+    index.heads.retain(|skill, _| skills.contains_key(skill));
+    let described: BTreeSet<String> =
+        index.files.keys().filter_map(|path| described_category(path)).map(str::to_owned).collect();
+    index.categories.retain(|category, _| described.contains(category));
+    for (path, skill, size, bytes) in read {
+        if let Some(skill) = skill {
+            let most = bytes.len().min(usize::try_from(MOST_BYTES).unwrap_or(usize::MAX));
+            match head_of(&skill, &bytes[..most], size) {
+                Some(head) => index.heads.insert(skill, head),
+                None => index.heads.remove(&skill),
+            };
+        } else if let Some(category) = described_category(&path) {
+            let most = bytes.len().min(usize::try_from(FIRST_BYTES).unwrap_or(usize::MAX));
+            match read_description(&bytes[..most], most as u64 >= size) {
+                Some(text) => index.categories.insert(category.to_owned(), text),
+                None => index.categories.remove(category),
+            };
+        }
+    }
+    Ok(())
+}

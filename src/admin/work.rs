@@ -1,0 +1,173 @@
+//! What all requests of a push share: how many are in flight, how many bytes are held, and the progress.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::new::{NewContent, NewFile};
+use crate::backend::S3Backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::index::{ReleaseId, Sha256};
+use crate::mount::Library;
+use crate::store::{ByteRange, Condition, Expect, Fetched};
+
+/// Requests that are in flight at once.
+pub(super) const AT_ONCE: usize = 64;
+/// Bytes of files that are held at once, in KiB.
+const HELD_KIB: usize = 64 * 1024;
+/// Content of so many bytes is copied on the server rather than sent, if it is there already.
+pub(super) const WORTH_A_COPY: u64 = 256 * 1024;
+
+/// How far a push is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PushProgress {
+    /// What is being done.
+    pub phase: &'static str,
+    /// Files done, and files in all.
+    pub files: (u64, u64),
+    /// Bytes done, and bytes in all.
+    pub bytes: (u64, u64),
+}
+
+/// Who wants to know how far a push is.
+pub type PushWatch<'w> = &'w (dyn Fn(PushProgress) + Sync);
+
+pub(super) struct Work<'a> {
+    pub(super) backend: &'a S3Backend,
+    pub(super) library: &'a Library,
+    requests: Semaphore,
+    held: Semaphore,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    total: (u64, u64),
+    phase: &'static str,
+    watch: PushWatch<'a>,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn new(
+        backend: &'a S3Backend,
+        library: &'a Library,
+        phase: &'static str,
+        total: (u64, u64),
+        watch: PushWatch<'a>,
+    ) -> Self {
+        let work = Self {
+            backend,
+            library,
+            requests: Semaphore::new(AT_ONCE),
+            held: Semaphore::new(HELD_KIB),
+            files: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            total,
+            phase,
+            watch,
+        };
+        work.tell(0, 0);
+        work
+    }
+
+    pub(super) fn tell(&self, files: u64, bytes: u64) {
+        let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        // Nobody wants to know of nothing.
+        if self.total.0 > 0 {
+            let (files, bytes) = ((files, self.total.0), (bytes, self.total.1));
+            (self.watch)(PushProgress { phase: self.phase, files, bytes });
+        }
+    }
+
+    /// Room for a request, and for what it sends.
+    pub(super) async fn room(&self, size: u64) -> Result<(SemaphorePermit<'_>, SemaphorePermit<'_>)> {
+        let closed = |e| Error::new(ErrorKind::Internal, "publishing has ended").with_source(e);
+        let kib = u32::try_from(size.div_ceil(1024).min(HELD_KIB as u64)).unwrap_or(u32::MAX);
+        let request = self.requests.acquire().await.map_err(closed)?;
+        Ok((request, self.held.acquire_many(kib).await.map_err(closed)?))
+    }
+
+    /// The content of a file. It is what its digest says, or an error.
+    pub(super) async fn content(&self, path: &str, sha256: Sha256, content: &NewContent) -> Result<Bytes> {
+        let bytes = match content {
+            NewContent::Bytes(bytes) => return Ok(bytes.clone()),
+            NewContent::Local(file) => {
+                let (file, shown) = (file.clone(), file.display().to_string());
+                let read = super::library::blocking(move || std::fs::read(file)).await?;
+                Bytes::from(read.map_err(|e| {
+                    Error::new(ErrorKind::Unavailable, format!("cannot read `{shown}`: {e}"))
+                        .with_hint("push again when it can be read")
+                })?)
+            }
+            NewContent::Blob(origin) => {
+                let key = self.library.blob(sha256, &origin.id);
+                let found = self.backend.object(key.key()).await.map_err(|e| e.during("read", path))?;
+                let lost = || damaged(path, "is not there any more");
+                found.map(|(_, bytes)| bytes).ok_or_else(lost)?
+            }
+            NewContent::Key(etag) => self.key(path, etag).await?,
+        };
+        let actual = bytes.clone();
+        if super::library::blocking(move || Sha256::of(&actual)).await? == sha256 {
+            return Ok(bytes);
+        }
+        Err(match content {
+            NewContent::Blob(_) => damaged(path, "is damaged"),
+            _ => changed(path),
+        })
+    }
+
+    /// What a key of the library contains, in this version.
+    pub(super) async fn key(&self, path: &str, etag: &str) -> Result<Bytes> {
+        let (location, key) = self.library.file(path)?;
+        let whole = ByteRange { start: 0, end: None };
+        let store = self.backend.store();
+        let fails = |e: Error| e.during("read", &location);
+        match store.get(key.key(), whole, Expect::Version(etag)).await.map_err(fails)? {
+            Fetched::Found { meta, mut body, .. } if meta.etag.as_deref() == Some(etag) => {
+                let mut bytes = Vec::new();
+                body.collect(store, &mut bytes).await.map_err(fails)?;
+                Ok(bytes.into())
+            }
+            Fetched::BehindTheEnd => Ok(Bytes::new()),
+            _ => Err(changed(path)),
+        }
+    }
+
+    /// Uploads content under a release's own id. That it is there already can only be by ourselves.
+    pub(super) async fn upload(
+        &self,
+        path: &str,
+        file: &NewFile,
+        id: &ReleaseId,
+        from: Option<(&Library, &ReleaseId)>,
+    ) -> Result<()> {
+        let _room = self.room(file.size).await?;
+        let key = self.library.blob(file.sha256, id);
+        let name = file.name.rsplit('/').next().unwrap_or_default();
+        if let Some((library, origin)) = from.filter(|_| file.size >= WORTH_A_COPY) {
+            // Whatever is wrong with that, there is another way.
+            let source = library.blob(file.sha256, origin);
+            let copied = self.backend.copy_object(source.key(), &key, name, Condition::Absent).await;
+            if copied.is_ok() {
+                self.tell(1, file.size);
+                return Ok(());
+            }
+        }
+        let bytes = self.content(path, file.sha256, &file.content).await?;
+        let put = self.backend.put_object(&key, name, bytes, Condition::Absent).await;
+        put.map_err(|e| e.during("upload", path))?;
+        self.tell(1, file.size);
+        Ok(())
+    }
+}
+
+fn changed(path: &str) -> Error {
+    Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being published"))
+        .with_hint("nothing of this is visible; run it again to see what would change now")
+}
+
+fn damaged(path: &str, what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the stored content of `{path}` {what}"))
+        .with_hint("push the skill again from its source")
+}

@@ -1,0 +1,157 @@
+//! One library as a tree of files, however it is stored: listed from its keys, or read from its index.
+//!
+//! A view is pure data. It tells the files under a path with size, version and where to fetch them, the skills,
+//! and, for a published library, the heads of the skills.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::index::{Index, Origin, Sha256};
+use crate::manifest::skill_file_rank;
+use crate::mount::Directory;
+use crate::store::{Listed, Meta};
+
+/// One layer of `/skills`. Paths are relative to the library.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(super) files: BTreeMap<String, ViewFile>,
+    pub(super) directories: BTreeSet<String>,
+    /// With the name of their `SKILL.md`.
+    pub(super) skills: BTreeMap<String, String>,
+    /// Folder markers, with the `/` that they end with.
+    pub(super) markers: Vec<String>,
+    /// Keys that no path can name.
+    pub(super) unnameable: Vec<String>,
+    /// For a published library.
+    pub(super) index: Option<Arc<Index>>,
+    /// When the index was written, by S3's clock.
+    pub(super) released: Option<SystemTime>,
+    /// Why a newer index could not be used, while this one is served.
+    pub(super) trouble: Option<String>,
+}
+
+/// A file of one layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ViewFile {
+    pub(super) meta: Meta,
+    pub(super) blob: Option<Blob>,
+}
+
+/// Where the content of a published file is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Blob {
+    pub(crate) sha256: Sha256,
+    pub(crate) origin: Arc<Origin>,
+}
+
+impl View {
+    /// A plain library: whatever is stored under its prefix.
+    pub(crate) fn plain(top: &Directory, items: Vec<Listed>) -> Self {
+        let mut view = Self::default();
+        for item in items {
+            if let Listed::Object { key, meta } = item
+                && let Some(relative) = top.relative(&key)
+            {
+                view.add_key(top, relative, meta);
+            }
+        }
+        view.skills = find_skills(view.files.keys().map(String::as_str));
+        view
+    }
+
+    /// A published library: what its index says, and nothing else.
+    pub(crate) fn published(index: Arc<Index>) -> Self {
+        let mut view = Self::default();
+        for (path, file) in &index.files {
+            let etag = Some(file.sha256.to_string());
+            let meta = Meta { size: file.size, modified: file.since.time(), etag };
+            view.add(path, meta, Some(Blob { sha256: file.sha256, origin: file.blob.clone() }));
+        }
+        view.skills = find_skills(view.files.keys().map(String::as_str));
+        view.index = Some(index);
+        view
+    }
+
+    fn add(&mut self, path: &str, meta: Meta, blob: Option<Blob>) {
+        self.add_directories(parents(path));
+        self.files.insert(path.to_owned(), ViewFile { meta, blob });
+    }
+
+    fn add_directories<'p>(&mut self, paths: impl Iterator<Item = &'p str>) {
+        for path in paths {
+            if !self.directories.contains(path) {
+                self.directories.insert(path.to_owned());
+            }
+        }
+    }
+
+    fn add_key(&mut self, top: &Directory, relative: &str, meta: Meta) {
+        let nameable = |relative: &str| top.path().join_exact(relative).is_some();
+        if nameable(relative) {
+            return self.add(relative, meta, None);
+        }
+        // The directories above it exist, as far as they can be named.
+        self.add_directories(parents(relative).take_while(|parent| nameable(parent)));
+        if meta.size == 0 && (relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable)) {
+            self.markers.push(relative.to_owned());
+        } else {
+            self.unnameable.push(relative.to_owned());
+        }
+    }
+
+    /// The skill that contains a path.
+    pub(super) fn skill_of(&self, path: &str) -> Option<&str> {
+        parents(path).find_map(|parent| self.skills.get_key_value(parent)).map(|(skill, _)| skill.as_str())
+    }
+
+    /// What it takes in memory, roughly.
+    pub(super) fn weight(&self) -> u64 {
+        let files = self
+            .files
+            .iter()
+            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 190);
+        let others = self.markers.iter().chain(&self.unnameable);
+        let names = self.directories.iter().chain(others).map(|path| path.len() + 60);
+        let skills = self.skills.iter().map(|(path, file)| path.len() + file.len() + 100);
+        let index = self.index.as_ref().map_or(0, |index| index.weight());
+        (files.sum::<usize>() + names.sum::<usize>() + skills.sum::<usize>() + 200) as u64 + index
+    }
+}
+
+/// The skills among some files, with the name of their `SKILL.md`. A skill is a directory that contains one, in any
+/// letter case; the outermost one owns everything below it.
+pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<String, String> {
+    let mut found: BTreeMap<&str, &str> = BTreeMap::new();
+    for path in paths {
+        let Some((directory, name)) = path.rsplit_once('/') else { continue };
+        let Some(rank) = skill_file_rank(name) else { continue };
+        match found.get(directory) {
+            Some(known) if skill_file_rank(known) <= Some(rank) => {}
+            _ => {
+                found.insert(directory, name);
+            }
+        }
+    }
+    let outermost = |directory: &str| parents(directory).all(|parent| !found.contains_key(parent));
+    let owned = found.iter().filter(|(directory, _)| outermost(directory));
+    owned.map(|(path, name)| ((*path).to_owned(), (*name).to_owned())).collect()
+}
+
+/// The directories above a relative path, the nearest last.
+pub(super) fn parents(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+/// What is below a directory, with what follows the directory's own path.
+pub(super) fn below<'m, V>(
+    files: &'m BTreeMap<String, V>,
+    directory: &str,
+) -> impl Iterator<Item = (&'m str, &'m V)> {
+    let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+    let length = prefix.len();
+    files
+        .range(prefix.clone()..)
+        .take_while(move |(path, _)| path.starts_with(&prefix))
+        .map(move |(path, file)| (&path[length..], file))
+}
