@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use skillfs::admin::{IntoKind, NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::{
-    Freshness, Library, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, UserId,
+    Freshness, Library, LibraryId, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, UserId,
 };
 
 use crate::place::{Place, REGION};
@@ -58,10 +60,83 @@ pub(crate) fn checking(session: &S3Backend) -> S3Backend {
     session.fresh()
 }
 
-/// Writes the index of a user's catalogue.
-pub(crate) async fn write_index(fs: &SkillFs, user: &str) -> Result<()> {
-    fs.write_index(&Library::User(UserId::parse(user)?)).await?;
+/// A session with the skills of a library and nothing else.
+pub(crate) fn session_of(fs: &SkillFs, library: &Library) -> S3Backend {
+    let session = match library {
+        Library::User(user) => Session { user: Some(user.clone()), ..Session::default() },
+        Library::Shared(library) => Session { libraries: vec![library.clone()], ..Session::default() },
+    };
+    fs.session(&session)
+}
+
+/// A session with a user's own skills and those of a shared library.
+pub(crate) fn session_beside(fs: &SkillFs, user: &str, shared: &str) -> Result<S3Backend> {
+    let (user, libraries) = (Some(UserId::parse(user)?), vec![LibraryId::parse(shared)?]);
+    Ok(fs.session(&Session { user, libraries, ..Session::default() }))
+}
+
+pub(crate) fn user_library(user: &str) -> Result<Library> {
+    Ok(Library::User(UserId::parse(user)?))
+}
+
+pub(crate) fn shared_library(id: &str) -> Result<Library> {
+    Ok(Library::Shared(LibraryId::parse(id)?))
+}
+
+/// What the keys of a library begin with.
+pub(crate) fn root(library: &Library) -> String {
+    match library {
+        Library::User(user) => user.to_string(),
+        Library::Shared(library) => format!("shared/{library}"),
+    }
+}
+
+/// Where the index of a library is.
+pub(crate) fn index_key(library: &Library) -> String {
+    format!("{}/.skillfs/index.json", root(library))
+}
+
+/// Publishes a plain library as it is stored.
+pub(crate) async fn publish(fs: &SkillFs, library: &Library) -> Result<()> {
+    let mut options = PushOptions::default();
+    options.into = IntoKind::Published;
+    let plan = fs.plan_index(library, &options).await?;
+    let done = fs.publish(&plan, &|_| ()).await?;
+    ensure!(done.release.is_some() && done.mirror_error.is_none(), "not published: {done:?}");
     Ok(())
+}
+
+/// A skill's path below its library, and its files.
+pub(crate) type NewFiles = (String, Vec<(&'static str, Bytes)>);
+
+/// Pushes skills to a published library: a release.
+pub(crate) async fn push(fs: &SkillFs, library: &Library, skills: Vec<NewFiles>) -> Result<()> {
+    let mut new = NewLibrary::default();
+    for (path, files) in skills {
+        let files = files.into_iter().map(|(name, content)| NewFile::new(name, content)).collect();
+        new.skills.push(NewSkill::new(path, files));
+    }
+    release(fs, library, &new, &PushOptions::default()).await
+}
+
+/// Removes a skill from a published library: a release.
+pub(crate) async fn remove(fs: &SkillFs, library: &Library, skill: String) -> Result<()> {
+    let mut options = PushOptions::default();
+    options.delete = true;
+    release(fs, library, &NewLibrary::nothing_but([skill]), &options).await
+}
+
+async fn release(fs: &SkillFs, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<()> {
+    let plan = fs.plan(library, new, options).await?;
+    let done = fs.publish(&plan, &|_| ()).await?;
+    ensure!(done.release.is_some(), "nothing was released");
+    ensure!(done.drift.is_empty() && done.mirror_error.is_none(), "the mirror is not complete: {done:?}");
+    Ok(())
+}
+
+/// A whole `SKILL.md`, by the path of the skill.
+pub(crate) async fn load(session: &S3Backend, skill: &str) -> Result<String> {
+    session.load_skill_content(skill).await?.with_context(|| format!("there is no skill `{skill}`"))
 }
 
 /// The catalogue as a prompt has it.

@@ -27,9 +27,11 @@ pub(crate) struct Counts {
     pub(crate) ranged: u64,
     /// Of the GETs, those under `If-None-Match`.
     pub(crate) conditional: u64,
-    /// Of the GETs, those of a catalogue's index.
+    /// Of the GETs, those of a library's index.
     pub(crate) of_index: u64,
-    /// Of the GETs, those of a `SKILL.md`.
+    /// Of the GETs, those of a published file's content.
+    pub(crate) of_blobs: u64,
+    /// Of the GETs, those of a `SKILL.md` by its own key.
     pub(crate) of_skills: u64,
     /// The most that were under way at once.
     pub(crate) most: u64,
@@ -68,7 +70,8 @@ impl Counts {
                 self.get += 1;
                 self.ranged += u64::from(head.header("range").is_some());
                 self.conditional += u64::from(head.header("if-none-match").is_some());
-                self.of_index += u64::from(path.contains("/.skillfs/"));
+                self.of_index += u64::from(path.ends_with("/.skillfs/index.json"));
+                self.of_blobs += u64::from(path.contains("/.skillfs/blobs/"));
                 self.of_skills += u64::from(path.ends_with("/SKILL.md"));
             }
             "HEAD" => self.head += 1,

@@ -16,7 +16,7 @@ use crate::report::Section;
 
 /// Names and titles, in the order in which they run.
 pub(crate) const ALL: &[(&str, &str)] = &[
-    ("catalogue", "the skills of one user, with their descriptions"),
+    ("catalogue", "the skills of a library, with their descriptions"),
     ("reads", "distinct files of 4 KiB"),
     ("ls", "one directory"),
     ("sessions", "opening sessions"),

@@ -10,6 +10,9 @@ use crate::rivals;
 
 const SKILLS_IN_A_CATEGORY: usize = 25;
 
+/// The mark of skills as they are seeded.
+pub(crate) const FIRST: &str = "as it was first";
+
 pub(crate) struct Seeder {
     client: Client,
     bucket: String,
@@ -40,9 +43,19 @@ impl Seeder {
         Ok(())
     }
 
-    /// A library of skills of a user.
-    pub(crate) async fn skills(&self, user: &str, count: usize) -> Result<()> {
-        self.put_all((0..count).flat_map(|i| skill(user, i, "as it was first"))).await
+    /// The size of an object.
+    pub(crate) async fn size(&self, key: &str) -> Result<u64> {
+        let request = self.client.head_object().bucket(&self.bucket).key(key);
+        let answer = request.send().await.with_context(|| format!("cannot look at `{key}`"))?;
+        Ok(answer.content_length.unwrap_or_default().unsigned_abs())
+    }
+
+    /// A plain library of skills. A run before this one may have published it.
+    pub(crate) async fn skills(&self, root: &str, count: usize) -> Result<()> {
+        for name in ["index.json", "mirror.json"] {
+            self.delete(&format!("{root}/.skillfs/{name}")).await?;
+        }
+        self.put_all((0..count).flat_map(|i| skill(root, i, FIRST))).await
     }
 
     /// Text files `f-0000.md` and on in a thread's workspace.
@@ -62,21 +75,36 @@ pub(crate) fn skill_path(i: usize) -> String {
 }
 
 /// The files of a skill. `mark` stands in its description.
-pub(crate) fn skill(user: &str, i: usize, mark: &str) -> [(String, Bytes); 3] {
-    let path = skill_path(i);
+pub(crate) fn skill_files(i: usize, mark: &str) -> [(&'static str, Bytes); 3] {
     let frontmatter = format!(
-        "---\nname: skill-{i:05}\ndescription: Drafts document number {i} from what the client says, asks for what is \
-         missing, and checks the result against the clauses of its kind; {mark}. Use it when somebody asks for \
-         a draft, a review or a second version.\nlicense: MIT\nmetadata:\n  author: example\n  version: \"1.{i}\"\n---\n"
+        "---\nname: skill-{i:05}\ndescription: Drafts document number {i}; {mark}. Use it for {}.\nlicense: MIT\n\
+         metadata:\n  author: example\n  version: \"1.{i}\"\n---\n",
+        letters(i, 250)
     );
     let guide = text(&format!("# Guide to document {i}"), 2048);
     let script = format!("#!/bin/sh\n# Checks document {i}.\ngrep -c clause \"$1\"\n");
-    let key = |file: &str| format!("{user}/skills/{path}/{file}");
     [
-        (key("SKILL.md"), text(&frontmatter, 1536).into()),
-        (key("references/guide.md"), guide.into()),
-        (key("scripts/run.sh"), script.into()),
+        ("SKILL.md", text(&frontmatter, 1536).into()),
+        ("references/guide.md", guide.into()),
+        ("scripts/run.sh", script.into()),
     ]
+}
+
+/// The same with their keys in the library whose keys begin so.
+pub(crate) fn skill(root: &str, i: usize, mark: &str) -> [(String, Bytes); 3] {
+    let path = skill_path(i);
+    skill_files(i, mark).map(|(file, content)| (format!("{root}/skills/{path}/{file}"), content))
+}
+
+/// Words of random letters, the same for the same number. A compressed index with them is as large as one with the
+/// frontmatter of real skills (1,460 were tried); the same phrases in every skill would make it half as large.
+fn letters(seed: usize, count: usize) -> String {
+    let mut random = (seed as u32).wrapping_mul(2_654_435_761).wrapping_add(12_345);
+    let mut letter = |at: usize| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        if at % 7 == 6 { ' ' } else { char::from(b'a' + ((random >> 16) % 26) as u8) }
+    };
+    (0..count).map(&mut letter).collect()
 }
 
 /// Text of so many bytes with a given beginning.

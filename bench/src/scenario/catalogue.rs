@@ -1,55 +1,89 @@
-//! The catalogue: cold, warm, checked, after a change, after a deletion.
+//! The catalogue of a library, published and plain, shared and a user's own: cold, warm, past the bound, after a
+//! change, after a deletion; one skill loaded; one skill pushed.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use skillfs::S3Backend;
+use skillfs::{Library, S3Backend, SkillFs};
 
 use crate::args::Args;
 use crate::lab::{Lab, Measured};
 use crate::ours;
 use crate::report::{OURS, Section};
 use crate::rivals::{Found, Kind, Rival};
-use crate::seed::{self, Seeder};
+use crate::seed::{self, FIRST, Seeder};
 
-const NO_INDEX: &str = "skillfs, no index";
-
-/// The size that goals speak of.
+/// The size that all goals speak of. Those of a shared published library hold for larger ones, too.
 const OF_GOALS: usize = 200;
 
-/// From this size on, the plain loop reads a sample.
+/// From this size on, the plain loop reads a sample, and larger libraries are read once by the other rivals.
 const SAMPLED_FROM: usize = 1_000;
 const SAMPLE: usize = 100;
 
-const OUR_PHASES: [&str; 6] = ["cold", "warm", "checked", "past the bound", "one changed", "one deleted"];
-const RIVAL_PHASES: [&str; 4] = ["cold", "warm", "one changed", "one deleted"];
+/// A user with a few skills of the same paths as the shared library has.
+const BESIDE: &str = "bench-beside";
+const OWN: usize = 20;
 
-const FIRST: &str = "as it was first";
+const OUR_PHASES: [&str; 7] =
+    ["cold", "warm", "one loaded", "past the bound", "one changed", "one deleted", "one loaded, cold"];
+const RIVAL_PHASES: [&str; 6] =
+    ["cold", "warm", "one loaded", "one changed", "one deleted", "one loaded, cold"];
+/// Of these, those that read a catalogue.
+const RIVAL_CATALOGUES: [&str; 4] = ["cold", "warm", "one changed", "one deleted"];
+
 const CHANGED: &str = "as somebody changed it";
 
 pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let mut section = Section::default();
-    let sizes: &[usize] = args.size(&[50, 200, 1_000, 5_000], &[50, 200]);
+    let seeder = Seeder::new(&lab.direct);
+    let publisher = ours::connect(&lab.direct).await?;
+    let own = ours::user_library(BESIDE)?;
+    seeder.skills(&ours::root(&own), OWN).await?;
+    ours::publish(&publisher, &own).await?;
+    let sizes: &[usize] = args.size(&[50, 200, 5_000], &[50, 200]);
     for &size in sizes {
-        let user = format!("bench-{size}");
-        let seeder = Seeder::new(&lab.direct);
-        eprintln!("  writing {size} skills");
-        seeder.skills(&user, size).await?;
-        // A run before this one may have left it.
-        seeder.delete(&format!("{user}/.skillfs/index.json")).await?;
-        lab.latency(args.latency()).await?;
-        let mut bench = Bench { args, lab, seeder, section: &mut section, user, size };
-        // Without an index first: it is written after that.
-        bench.ours(NO_INDEX).await?;
-        for kind in Kind::ALL {
-            bench.rival(kind).await?;
+        let name = format!("bench-{size}");
+        for library in [ours::shared_library(&name)?, ours::user_library(&name)?] {
+            eprintln!("  writing {size} skills");
+            seeder.skills(&ours::root(&library), size).await?;
+            lab.latency(args.latency()).await?;
+            let is_shared = matches!(library, Library::Shared(_));
+            let mut bench = Bench {
+                args,
+                lab,
+                seeder: &seeder,
+                publisher: &publisher,
+                section: &mut section,
+                library: &library,
+                is_published: false,
+                size,
+            };
+            bench.ours().await?;
+            if is_shared {
+                // The mirror of the published library would be the same keys.
+                for kind in Kind::ALL {
+                    bench.rival(kind).await?;
+                }
+            }
+            ours::publish(&publisher, &library).await?;
+            bench.is_published = true;
+            bench.ours().await?;
+            if is_shared {
+                bench.beside(&name).await?;
+                bench.push().await?;
+                bench.fastest();
+            }
         }
-        bench.ours(OURS).await?;
     }
+    section.notes.push(format!(
+        "`{OURS}` is a shared published library. Nothing tells that a user's own library is published until its \
+         index is read, so it is listed at the same time. Others read the keys of the plain library. A change is a \
+         release to a published library, and a PUT by another program to a plain one."
+    ));
     section.notes.push(
-        "Cold is a new client, warm the same client again. Time begins when the client is made. \
-         Up to 1,000 skills all is done three times, the plain loop once: the time in the middle, the most \
-         requests. `~` is measured on a sample and scaled."
+        "Cold is a new client, warm the same client again. Time begins when the client is made. All is done three \
+         times: the time in the middle, the most requests. The plain loop, and the others at 5,000 skills, do it once. \
+         `~` is measured on a sample and scaled. One skill is loaded by its path; rivals know its key."
             .to_owned(),
     );
     Ok(section)
@@ -58,16 +92,31 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
 struct Bench<'b> {
     args: &'b Args,
     lab: &'b mut Lab,
-    seeder: Seeder,
+    seeder: &'b Seeder,
+    publisher: &'b SkillFs,
     section: &'b mut Section,
-    user: String,
+    library: &'b Library,
+    is_published: bool,
     size: usize,
 }
 
 impl Bench<'_> {
+    fn work(&self, phase: &str) -> String {
+        format!("{} skills, {phase}", self.size)
+    }
+
     fn row(&mut self, phase: &str, contestant: &str, measured: &Measured) {
-        let work = format!("{} skills, {phase}", self.size);
+        let work = self.work(phase);
         self.section.row(self.args, &work, contestant, measured);
+    }
+
+    fn name(&self) -> &'static str {
+        match (self.library, self.is_published) {
+            (Library::Shared(_), true) => OURS,
+            (Library::Shared(_), false) => "skillfs, plain",
+            (Library::User(_), true) => "skillfs, a user's own",
+            (Library::User(_), false) => "skillfs, a user's own, plain",
+        }
     }
 
     /// The skill that is changed, and the one that is deleted.
@@ -76,36 +125,40 @@ impl Bench<'_> {
     }
 
     async fn change(&self, mark: &str) -> Result<()> {
-        let [file, ..] = seed::skill(&self.user, self.victims().0, mark);
+        let i = self.victims().0;
+        if self.is_published {
+            return ours::push(self.publisher, self.library, vec![pushed(i, mark)]).await;
+        }
+        let [file, ..] = seed::skill(&ours::root(self.library), i, mark);
         self.seeder.put(file.0, file.1).await
     }
 
     async fn delete(&self) -> Result<()> {
-        for (key, _) in seed::skill(&self.user, self.victims().1, FIRST) {
+        let i = self.victims().1;
+        if self.is_published {
+            return ours::remove(self.publisher, self.library, seed::skill_path(i)).await;
+        }
+        for (key, _) in seed::skill(&ours::root(self.library), i, FIRST) {
             self.seeder.delete(&key).await?;
         }
         Ok(())
     }
 
     async fn restore(&self) -> Result<()> {
+        let (changed, deleted) = self.victims();
+        if self.is_published {
+            let skills = vec![pushed(changed, FIRST), pushed(deleted, FIRST)];
+            return ours::push(self.publisher, self.library, skills).await;
+        }
         self.change(FIRST).await?;
-        self.seeder.put_all(seed::skill(&self.user, self.victims().1, FIRST)).await
+        self.seeder.put_all(seed::skill(&ours::root(self.library), deleted, FIRST)).await
     }
 
-    /// How often everything is done; the time in the middle counts.
-    fn passes(&self) -> usize {
-        if self.size > SAMPLED_FROM { 1 } else { self.args.size(3, 1) }
-    }
-
-    async fn ours(&mut self, name: &str) -> Result<()> {
+    async fn ours(&mut self) -> Result<()> {
+        let name = self.name();
         let mut taken: [Vec<Measured>; OUR_PHASES.len()] = Default::default();
-        for pass in 0..self.passes() {
-            if name == OURS {
-                // What is restored after a pass is as it was, but not for the index.
-                let direct = ours::connect(&self.lab.direct).await?;
-                ours::write_index(&direct, &self.user).await?;
-            }
-            let one = self.ours_pass(name).await.with_context(|| format!("{name}, pass {pass}"))?;
+        for pass in 0..self.args.size(3, 1) {
+            let one = self.ours_pass().await.with_context(|| format!("{name}, pass {pass}"))?;
             for (all, one) in taken.iter_mut().zip(one) {
                 all.push(one);
             }
@@ -116,23 +169,27 @@ impl Bench<'_> {
             self.row(phase, name, &measured);
             typical.push(measured);
         }
-        if let ([cold, warm, checked, past, changed, deleted], OF_GOALS) = (&typical[..], self.size) {
-            self.goals(name, &[*cold, *warm, *checked, *past, *changed, *deleted]);
+        if let Ok(typical) = typical.try_into() {
+            if self.is_published {
+                self.goals_published(&typical);
+            } else {
+                self.goals_plain(&typical);
+            }
         }
         Ok(())
     }
 
     /// All phases once, in their order.
-    async fn ours_pass(&mut self, name: &str) -> Result<[Measured; OUR_PHASES.len()]> {
+    async fn ours_pass(&mut self) -> Result<[Measured; OUR_PHASES.len()]> {
         let fs = ours::connect(&self.lab.proxied).await?;
-        let session = ours::session(&fs, &self.user, "bench")?;
+        let session = ours::session_of(&fs, self.library);
         let checking = ours::checking(&session);
         let cold = self.ours_once(&session, self.size).await?;
         let warm = self.ours_once(&session, self.size).await?;
-        let checked = self.ours_once(&checking, self.size).await?;
+        let loaded = self.load_once(&session).await?;
 
         let short = ours::connect_bound(&self.lab.proxied, Duration::from_millis(1)).await?;
-        let late = ours::session(&short, &self.user, "bench")?;
+        let late = ours::session_of(&short, self.library);
         ours::catalogue(&late).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         let past = self.ours_once(&late, self.size).await?;
@@ -140,74 +197,14 @@ impl Bench<'_> {
         self.change(CHANGED).await?;
         let changed = self.ours_once(&checking, self.size).await?;
         let text = ours::catalogue(&session).await?;
-        ensure!(text.contains(CHANGED), "{name}: the change is not seen");
+        ensure!(text.contains(CHANGED), "the change is not seen");
         self.delete().await?;
         let deleted = self.ours_once(&checking, self.size - 1).await?;
         self.restore().await?;
-        Ok([cold, warm, checked, past, changed, deleted])
-    }
 
-    fn goals(
-        &mut self,
-        name: &str,
-        [cold, warm, checked, past, changed, deleted]: &[Measured; OUR_PHASES.len()],
-    ) {
-        let trips = |measured: &Measured| measured.time.as_secs_f64() / self.args.latency().as_secs_f64();
-        if name == OURS {
-            let requests = cold.counts.total();
-            let section = &mut *self.section;
-            section.goal(
-                "catalogue of 200, cold, with index",
-                "2 requests",
-                cold.counts.kinds(),
-                requests == 2,
-            );
-            section.at_most("catalogue of 200, cold, with index", 1.5, trips(cold), "round trips");
-        } else {
-            let counts = cold.counts;
-            let ok = counts.list == 1
-                && counts.of_index == 1
-                && counts.of_skills == 200
-                && counts.ranged >= 200
-                && counts.total() == 202;
-            self.section.goal(
-                "catalogue of 200, cold, no index",
-                "1 list, 1 look for the index, 200 ranged reads",
-                format!(
-                    "{} list, {} look, {} reads, {} of them ranged",
-                    counts.list, counts.of_index, counts.of_skills, counts.ranged
-                ),
-                ok,
-            );
-            let trips = trips(cold);
-            self.section.at_most("catalogue of 200, cold, no index", 6.0, trips, "round trips");
-        }
-        let index = if name == OURS { "with index" } else { "no index" };
-        let what = |phase: &str| format!("catalogue of 200, {phase}, {index}");
-        let section = &mut *self.section;
-        section.goal(what("warm"), "0 requests", warm.counts.total().to_string(), warm.counts.total() == 0);
-        for (phase, measured) in [("checked", checked), ("past the bound", past)] {
-            let counts = measured.counts;
-            // Without an index there is nothing to make a condition of: it is looked for again.
-            let looked = if name == OURS { counts.conditional == 1 } else { counts.of_index <= 1 };
-            let goal = if name == OURS { "1 list, 1 conditional get" } else { "1 list, at most 1 look" };
-            let said = format!("{}; {} conditional", counts.kinds(), counts.conditional);
-            let ok = counts.list == 1 && looked && counts.total() <= 2 && counts.of_skills == 0;
-            section.goal(what(phase), goal, said, ok);
-        }
-        let counts = changed.counts;
-        section.goal(
-            what("one changed"),
-            "at most 2 list, 2 look, 1 read",
-            format!("{} list, {} look, {} read", counts.list, counts.of_index, counts.of_skills),
-            counts.list <= 2 && counts.of_index <= 2 && counts.of_skills <= 1 && counts.total() <= 5,
-        );
-        section.goal(
-            what("one deleted"),
-            "no get of a skill",
-            format!("{} of skills", deleted.counts.of_skills),
-            deleted.counts.of_skills == 0,
-        );
+        let fs = ours::connect(&self.lab.proxied).await?;
+        let loaded_cold = self.load_once(&ours::session_of(&fs, self.library)).await?;
+        Ok([cold, warm, loaded, past, changed, deleted, loaded_cold])
     }
 
     async fn ours_once(&mut self, session: &S3Backend, expected: usize) -> Result<Measured> {
@@ -217,21 +214,182 @@ impl Bench<'_> {
         Ok(measured)
     }
 
+    async fn load_once(&mut self, session: &S3Backend) -> Result<Measured> {
+        let i = self.victims().0;
+        let (text, measured) = self.lab.measure(ours::load(session, &seed::skill_path(i))).await?;
+        let [(_, expected), ..] = seed::skill_files(i, FIRST);
+        ensure!(text.as_bytes() == &expected[..], "another skill was loaded");
+        Ok(measured)
+    }
+
+    fn trips(&self, measured: &Measured) -> f64 {
+        measured.time.as_secs_f64() / self.args.latency().as_secs_f64()
+    }
+
+    fn goals_published(
+        &mut self,
+        [cold, warm, loaded, past, changed, deleted, loaded_cold]: &[Measured; OUR_PHASES.len()],
+    ) {
+        let (size, is_shared) = (self.size, matches!(self.library, Library::Shared(_)));
+        if size < OF_GOALS || (size > OF_GOALS && !is_shared) {
+            return;
+        }
+        let (trips, trips_loaded) = (self.trips(cold), self.trips(loaded));
+        let section = &mut *self.section;
+        let whose = if is_shared { "shared" } else { "a user's own" };
+        let what = |phase: &str| format!("{size} published skills, {whose}, {phase}");
+        let of_index = |measured: &Measured| {
+            let counts = measured.counts;
+            counts.of_index == 1 && counts.total() == 1
+        };
+        if is_shared {
+            section.goal(what("cold"), "1 get of the index", cold.counts.kinds(), of_index(cold));
+        } else {
+            let ok = cold.counts.of_index == 1 && cold.counts.list == 1 && cold.counts.total() == 2;
+            section.goal(what("cold"), "1 list, 1 get of the index", cold.counts.kinds(), ok);
+        }
+        if size == OF_GOALS {
+            section.at_most(what("cold"), 1.5, trips, "round trips");
+        }
+        section.goal(what("warm"), "0 requests", warm.counts.total().to_string(), warm.counts.total() == 0);
+        // A catalogue that does not stay in memory sends nothing either: it is put together again.
+        section.at_most(what("warm"), 0.005, warm.time.as_secs_f64(), "s");
+        for (phase, measured) in
+            [("past the bound", past), ("one changed", changed), ("one deleted", deleted)]
+        {
+            let ok = of_index(measured) && measured.counts.conditional == 1;
+            let said = format!("{}; {} conditional", measured.counts.kinds(), measured.counts.conditional);
+            section.goal(what(phase), "1 conditional get of the index", said, ok);
+        }
+        if is_shared {
+            section.at_most(what("one loaded"), 1.5, trips_loaded, "round trips");
+            let counts = loaded_cold.counts;
+            let ok = counts.of_index == 1 && counts.of_blobs == 1 && counts.total() == 2;
+            section.goal(what("one loaded, cold"), "2 get: the index and the skill", counts.kinds(), ok);
+        }
+    }
+
+    fn goals_plain(&mut self, [cold, warm, _, past, changed, deleted, _]: &[Measured; OUR_PHASES.len()]) {
+        if self.size != OF_GOALS {
+            return;
+        }
+        let trips = self.trips(cold);
+        let is_shared = matches!(self.library, Library::Shared(_));
+        let section = &mut *self.section;
+        let whose = if is_shared { "shared" } else { "a user's own" };
+        let what = |phase: &str| format!("{OF_GOALS} plain skills, {whose}, {phase}");
+        let counts = cold.counts;
+        section.goal(
+            what("cold"),
+            "1 list, 1 look for the index, 200 ranged reads",
+            format!(
+                "{} list, {} look, {} reads, {} of them ranged",
+                counts.list, counts.of_index, counts.of_skills, counts.ranged
+            ),
+            counts.list == 1
+                && counts.of_index == 1
+                && counts.of_skills == 200
+                && counts.ranged >= 200
+                && counts.total() == 202,
+        );
+        // The listing of a shared one waits for the look at its index.
+        section.at_most(what("cold"), if is_shared { 7.0 } else { 6.0 }, trips, "round trips");
+        section.goal(what("warm"), "0 requests", warm.counts.total().to_string(), warm.counts.total() == 0);
+        for (phase, measured, reads) in
+            [("past the bound", past, 0), ("one changed", changed, 1), ("one deleted", deleted, 0)]
+        {
+            let counts = measured.counts;
+            section.goal(
+                what(phase),
+                format!("1 list, 1 look, {reads} read"),
+                format!("{} list, {} look, {} read", counts.list, counts.of_index, counts.of_skills),
+                counts.list == 1
+                    && counts.of_index == 1
+                    && counts.of_skills == reads
+                    && counts.total() == 2 + reads,
+            );
+        }
+    }
+
+    /// A user with skills of their own, and the shared library behind them.
+    async fn beside(&mut self, name: &str) -> Result<()> {
+        let mut taken = Vec::new();
+        for _ in 0..self.args.size(3, 1) {
+            let fs = ours::connect(&self.lab.proxied).await?;
+            let session = ours::session_beside(&fs, BESIDE, name)?;
+            taken.push(self.ours_once(&session, self.size).await?);
+        }
+        let cold = Measured::typical(taken).context("nothing was measured")?;
+        self.row("cold, beside a user's own", OURS, &cold);
+        if self.size >= OF_GOALS {
+            let counts = cold.counts;
+            self.section.goal(
+                format!("{} published skills, shared, cold, beside a user's own", self.size),
+                "3 requests, all at once",
+                format!("{}; {} at once", counts.kinds(), counts.most),
+                counts.total() == 3 && counts.most == 3,
+            );
+        }
+        Ok(())
+    }
+
+    /// What a push of one changed file costs who pushes, with a new client, and what the index takes.
+    async fn push(&mut self) -> Result<()> {
+        let fs = ours::connect(&self.lab.proxied).await?;
+        let skills = vec![pushed(self.victims().0, CHANGED)];
+        let ((), measured) = self.lab.measure(Box::pin(ours::push(&fs, self.library, skills))).await?;
+        self.row("one changed file pushed", OURS, &measured);
+        let bytes = self.seeder.size(&ours::index_key(self.library)).await? as f64 / 1e3;
+        self.section.figure(format!("index of {} skills, on the wire", self.size), bytes, "KB");
+        let most = match self.size {
+            200 => 70.0,
+            5_000 => 1_600.0,
+            _ => return Ok(()),
+        };
+        let what = format!("index of {} skills, on the wire", self.size);
+        self.section.at_most(what, most, bytes, "KB");
+        let what = format!("one changed file pushed into {} skills, with its mirror", self.size);
+        self.section.at_most(what, 12.0, measured.counts.total() as f64, "requests");
+        Ok(())
+    }
+
+    /// Nobody reads a catalogue faster than it is read from a shared published library.
+    fn fastest(&mut self) {
+        let seconds = |work: &str, is_ours: bool| {
+            let rows = self.section.rows.iter();
+            let rows = rows.filter(move |row| row.work == work && (row.contestant == OURS) == is_ours);
+            rows.filter(|row| is_ours || !row.contestant.starts_with(OURS))
+                .map(|row| row.seconds)
+                .fold(f64::INFINITY, f64::min)
+        };
+        let ratios = RIVAL_CATALOGUES.map(|phase| {
+            let work = self.work(phase);
+            seconds(&work, false) / seconds(&work, true)
+        });
+        let least = ratios.into_iter().fold(f64::INFINITY, f64::min);
+        self.section.goal(
+            format!("{} published skills, shared: the fastest rival, at any catalogue", self.size),
+            ">= 1.00×",
+            format!("{least:.2}×"),
+            least >= 1.0,
+        );
+    }
+
     async fn rival(&mut self, kind: Kind) -> Result<()> {
         let mut taken: [Vec<Measured>; RIVAL_PHASES.len()] = Default::default();
         // One by one, there is little that could disturb it, and it takes long.
-        let passes = if kind == Kind::Plain { 1 } else { self.passes() };
-        for pass in 0..passes {
+        let once = kind == Kind::Plain || self.size > SAMPLED_FROM;
+        for pass in 0..if once { 1 } else { self.args.size(3, 1) } {
             let one = self.rival_pass(kind).await.with_context(|| format!("{}, pass {pass}", kind.name()))?;
             for (all, one) in taken.iter_mut().zip(one) {
                 all.push(one);
             }
         }
-        let estimated = self.most(kind) < self.size;
+        let is_sample = self.most(kind) < self.size;
         for (phase, all) in RIVAL_PHASES.into_iter().zip(taken) {
             self.row(phase, kind.name(), &Measured::typical(all).context("nothing was measured")?);
             if let Some(row) = self.section.rows.last_mut() {
-                row.estimated = estimated;
+                row.estimated = is_sample && RIVAL_CATALOGUES.contains(&phase);
             }
         }
         Ok(())
@@ -241,6 +399,7 @@ impl Bench<'_> {
         let rival = Rival::new(kind, &self.lab.proxied)?;
         let (_, cold) = self.rival_once(kind, &rival, self.size).await?;
         let (_, warm) = self.rival_once(kind, &rival, self.size).await?;
+        let loaded = self.rival_load(&rival).await?;
         self.change(CHANGED).await?;
         let (found, changed) = self.rival_once(kind, &rival, self.size).await?;
         let path = seed::skill_path(self.victims().0);
@@ -250,7 +409,8 @@ impl Bench<'_> {
         self.delete().await?;
         let (_, deleted) = self.rival_once(kind, &rival, self.size - 1).await?;
         self.restore().await?;
-        Ok([cold, warm, changed, deleted])
+        let loaded_cold = self.rival_load(&Rival::new(kind, &self.lab.proxied)?).await?;
+        Ok([cold, warm, loaded, changed, deleted, loaded_cold])
     }
 
     /// How many skills are read.
@@ -263,7 +423,7 @@ impl Bench<'_> {
     }
 
     async fn rival_once(&mut self, kind: Kind, rival: &Rival, expected: usize) -> Result<(Found, Measured)> {
-        let prefix = format!("{}/skills/", self.user);
+        let prefix = format!("{}/skills/", ours::root(self.library));
         let (found, mut measured) = self.lab.measure(rival.catalogue(&prefix, self.most(kind))).await?;
         ensure!(found.of == expected, "{} skills instead of {expected}", found.of);
         if found.skills.len() < found.of {
@@ -274,4 +434,16 @@ impl Bench<'_> {
         }
         Ok((found, measured))
     }
+
+    async fn rival_load(&mut self, rival: &Rival) -> Result<Measured> {
+        let [(key, expected), ..] = seed::skill(&ours::root(self.library), self.victims().0, FIRST);
+        let (content, measured) = self.lab.measure(Box::pin(rival.read(&key))).await?;
+        ensure!(content == expected, "another skill was loaded");
+        Ok(measured)
+    }
+}
+
+/// A skill as it is pushed.
+fn pushed(i: usize, mark: &str) -> ours::NewFiles {
+    (seed::skill_path(i), seed::skill_files(i, mark).to_vec())
 }

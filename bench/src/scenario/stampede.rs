@@ -11,6 +11,7 @@ use crate::rivals::{Kind, Rival};
 use crate::seed::{self, Seeder};
 
 const USER: &str = "bench-stampede";
+const SHARED: &str = "bench-stampede";
 const MANY: usize = 1_000;
 const SKILLS: usize = 50;
 
@@ -19,7 +20,11 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let seeder = Seeder::new(&lab.direct);
     seeder.skills(USER, SKILLS).await?;
     seeder.files(USER, 1, 4096).await?;
-    ours::write_index(&ours::connect(&lab.direct).await?, USER).await?;
+    seeder.skills(&ours::root(&ours::shared_library(SHARED)?), SKILLS).await?;
+    let publisher = ours::connect(&lab.direct).await?;
+    for library in [ours::user_library(USER)?, ours::shared_library(SHARED)?] {
+        ours::publish(&publisher, &library).await?;
+    }
     lab.latency(args.latency()).await?;
 
     let work = format!("{MANY} cold readers of one file");
@@ -44,20 +49,25 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let (_, measured) = lab.measure(rival.read_all(&keys)).await?;
     section.row(args, &work, Kind::Tuned.name(), &measured);
 
-    let work = format!("{MANY} sessions of one user want its catalogue");
-    let fs = ours::connect(&lab.proxied).await?;
-    let openers = async {
-        let tasks = (0..MANY).map(|i| {
-            let session = ours::session(&fs, USER, &format!("thread-{i}"));
-            tokio::spawn(async move { anyhow::Ok(ours::skills_in(&ours::catalogue(&session?).await?)) })
-        });
-        for skills in try_join_all(tasks).await? {
-            ensure!(skills? == SKILLS, "skills are missing");
-        }
-        Ok(())
-    };
-    let ((), measured) = lab.measure(openers).await?;
-    section.row(args, &work, OURS, &measured);
-    section.at_most(work, 2.0, measured.counts.total() as f64, "requests");
+    for (who, library, most) in [
+        ("one user want its catalogue", ours::user_library(USER)?, 2.0),
+        ("a shared library want its catalogue", ours::shared_library(SHARED)?, 1.0),
+    ] {
+        let work = format!("{MANY} sessions of {who}");
+        let fs = ours::connect(&lab.proxied).await?;
+        let openers = async {
+            let tasks = (0..MANY).map(|_| {
+                let session = ours::session_of(&fs, &library);
+                tokio::spawn(async move { anyhow::Ok(ours::skills_in(&ours::catalogue(&session).await?)) })
+            });
+            for skills in try_join_all(tasks).await? {
+                ensure!(skills? == SKILLS, "skills are missing");
+            }
+            Ok(())
+        };
+        let ((), measured) = lab.measure(openers).await?;
+        section.row(args, &work, OURS, &measured);
+        section.at_most(work, most, measured.counts.total() as f64, "requests");
+    }
     Ok(section)
 }
