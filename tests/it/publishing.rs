@@ -535,7 +535,8 @@ fn passes(error: &skillfs::Error) -> bool {
 
 async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     const READERS: usize = 20;
-    let pushes = 200;
+    // LocalStack takes many times as long for each.
+    let pushes = if b.has_clock() { 200 } else { 50 };
     let paths = ["deeds/sale", "deeds/loan"];
     push(&b.fs, &skills(&paths, 0), &options()).await.unwrap();
     // One request of twelve is broken on the way there, or its answer on the way back.
@@ -621,7 +622,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     for path in paths {
         assert_eq!(version_seen(&reader(&b.fs), path).await.unwrap(), Some(pushes));
     }
-    assert!(b.fs.releases(&library()).await.unwrap().len() < 20);
+    assert!(!b.has_clock() || b.fs.releases(&library()).await.unwrap().len() < 20);
     b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
     assert_clean(&b.fs, &library()).await;
 }
