@@ -552,7 +552,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
         operation: Duration::from_secs(10),
     };
     // Two releases are retained. Where the server's clock can be set, a few pushes are enough to be pruned.
-    let grace = if b.has_clock() { 700 } else { 70 };
+    let grace = if b.has_clock() { 700 } else { 7_000 };
     let short = Retention { releases: 2, grace: Duration::from_secs(grace) };
     let writer =
         b.with(&wire.endpoint, |settings| (settings.timeouts, settings.retention) = (timeouts, short)).await;
