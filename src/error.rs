@@ -323,7 +323,6 @@ pub(crate) fn shorten(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::attempts;
 
     #[test]
     fn names_agree_with_serde() {
@@ -336,16 +335,13 @@ mod tests {
     #[test]
     fn hostile_input_is_shortened_and_made_visible() {
         assert_eq!(shorten("a\u{0}b\u{1b}"), "a\\u{0}b\\u{1b}");
-        let mut tried = attempts!("terminal");
         for long in ["x".repeat(100_000), "é".repeat(100_000), "🦀".repeat(5_000)] {
             assert_eq!(shorten(&long).chars().count(), 201);
-            tried.refused(long);
         }
         for input in
             ["a\u{0}b\u{1b}", "\u{1b}[2J", "a\nerror: forged", "a\r", "\u{9b}1m", "a\u{85}", "\u{7f}"]
         {
             assert!(!shorten(input).chars().any(char::is_control), "{input:?}");
-            tried.refused(input);
         }
     }
 }

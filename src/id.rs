@@ -148,7 +148,6 @@ fn allowed(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::attempts;
 
     fn bad(text: &str) {
         let error = UserId::parse(text).expect_err(text);
@@ -188,7 +187,6 @@ mod tests {
 
     #[test]
     fn hostile_identifiers_do_not() {
-        let mut tried = attempts!("identifiers");
         let long = ["x".repeat(129), "x".repeat(1_000_000), "..".repeat(100)];
         for id in [
             "",
@@ -277,16 +275,13 @@ mod tests {
         .chain(long.iter().map(String::as_str))
         {
             bad_for_all(id);
-            tried.refused(format!("`{id}`"));
         }
     }
 
     #[test]
     fn reserved_prefixes_are_no_users() {
-        let mut tried = attempts!("identifiers");
         for id in RESERVED_USER_IDS {
             bad(id);
-            tried.refused(id);
             assert!(ThreadId::parse(id).is_ok());
             assert!(TicketId::parse(id).is_ok());
         }

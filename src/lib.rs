@@ -103,10 +103,6 @@
 
 #![cfg_attr(not(feature = "embedded"), allow(rustdoc::broken_intra_doc_links))]
 
-#[cfg(test)]
-#[path = "../tests/it/attempts.rs"]
-mod attempts;
-
 mod error;
 
 mod id;

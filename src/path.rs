@@ -285,7 +285,6 @@ impl AsRef<str> for VirtualPath {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::attempts;
 
     fn ok(text: &str, expected: &str) {
         assert_eq!(VirtualPath::parse(text).unwrap().as_str(), expected, "{text:?}");
@@ -342,7 +341,6 @@ mod tests {
 
     #[test]
     fn dots_never_climb() {
-        let mut tried = attempts!("paths");
         for segment in [
             "..",
             "%2e%2e",
@@ -369,36 +367,28 @@ mod tests {
                 format!("/skills/a/.//{segment}//./b"),
             ] {
                 bad(&path);
-                tried.refused(path);
             }
         }
         for path in ["/skills/../workspace", "/workspace/../../u2/skills/x", "..", "./..", "/..", "//..//"] {
             bad(path);
-            tried.refused(path);
         }
     }
 
     #[test]
     fn what_terminals_and_servers_disagree_on_is_refused() {
-        let mut tried = attempts!("paths");
         let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
         for odd in controls.chain(['\\']) {
             for path in [format!("/workspace/a{odd}b"), format!("{odd}"), format!("/skills/..{odd}")] {
                 bad(&path);
-                tried.refused(path);
             }
         }
         for path in ["..\\..\\u2", "\\\\server\\share", "C:\\x", "/workspace/..\\", "\\", "/a.md\0.png"] {
             bad(path);
-            if path != "\\" {
-                tried.refused(path);
-            }
         }
     }
 
     #[test]
     fn over_long_names_are_refused() {
-        let mut tried = attempts!("paths");
         ok(&format!("/{}", "x".repeat(255)), &format!("/{}", "x".repeat(255)));
         for long in [
             "x".repeat(256),
@@ -411,7 +401,6 @@ mod tests {
         ] {
             let path = format!("/{long}");
             bad(&path);
-            tried.refused(path);
         }
     }
 
@@ -429,12 +418,10 @@ mod tests {
     fn wire_input_meets_the_same_door() {
         let path: VirtualPath = serde_json::from_str("\"a/./b\"").unwrap();
         assert_eq!(serde_json::to_string(&path).unwrap(), "\"/workspace/a/b\"");
-        let mut tried = attempts!("paths");
         for json in
             [r#""/a/..""#, r#""..""#, r#""/a/%2e%2e/b""#, r#""a\u0000b""#, r#""a\\b""#, r#""\u002e\u002e""#]
         {
             assert!(serde_json::from_str::<VirtualPath>(json).is_err(), "{json}");
-            tried.refused(json);
         }
     }
 }

@@ -354,13 +354,11 @@ mod tests {
 
     #[test]
     fn what_has_no_text_is_refused() {
-        let mut tried = crate::attempts::attempts!("frontmatter");
         for content in
             [&b""[..], b"\n\n", b"---\n---\n", b"---\nname: x\n---\n", b"\x89PNG\r\n\x1a\n\0\0", b"a\0b"]
         {
             let diagnostics = Document::load(content, "my-skill", "SKILL.md").unwrap_err();
             assert_eq!(diagnostics.last().unwrap().severity, Severity::Error, "{content:?}");
-            tried.refused(format!("`{}`", content.escape_ascii()));
         }
     }
 

@@ -357,7 +357,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::attempts::attempts;
 
     #[test]
     fn names_are_taken_as_they_are_or_refused() {
@@ -371,7 +370,6 @@ mod tests {
         ok(".", "", true);
         ok("ab:c", "ab:c", false);
         ok("..a/b..", "..a/b..", false);
-        let mut tried = attempts!("archives");
         for bad in [
             "",
             "/",
@@ -409,7 +407,6 @@ mod tests {
             "//",
         ] {
             assert!(parse(bad.as_bytes()).is_err(), "{bad:?}");
-            tried.refused(format!("entry `{bad}`"));
         }
         for bad in [
             &b"a\xff"[..],
@@ -424,7 +421,6 @@ mod tests {
             b"\x80",
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");
-            tried.refused(format!("entry `{}`", bad.escape_ascii()));
         }
     }
 

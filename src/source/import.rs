@@ -311,18 +311,13 @@ fn listed(skill: &SourceSkill, document: &Document) -> Option<Skill> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::attempts;
 
     #[test]
     fn danger_is_found_wherever_it_is_written() {
-        let mut tried = attempts!("frontmatter");
-        let mut check = |fields: &str, expected: &[&str]| {
+        let check = |fields: &str, expected: &[&str]| {
             let text = format!("---\nname: x\ndescription: d\n{fields}\n---\nb");
             let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();
             assert_eq!(dangerous(&document), expected, "{fields}");
-            if !expected.is_empty() {
-                tried.refused(fields);
-            }
         };
         check("", &[]);
         check("required_capabilities: [shell:execute, file:read]", &["shell:execute"]);

@@ -100,7 +100,6 @@ pub(super) fn not_built(place: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attempts::attempts;
 
     fn git(text: &str, url: &str, reference: Option<&str>) {
         let expected = Place::Git { url: url.to_owned(), reference: reference.map(str::to_owned) };
@@ -122,7 +121,6 @@ mod tests {
 
     #[test]
     fn what_could_be_an_option_or_a_program_is_refused() {
-        let mut tried = attempts!("archives");
         for bad in [
             "",
             "-x.git",
@@ -164,7 +162,6 @@ mod tests {
             "git@h:o/r.git#-x",
         ] {
             assert_eq!(Place::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
-            tried.refused(format!("source `{bad}`"));
         }
     }
 

@@ -6,8 +6,7 @@
 // RENDERED.json is what `terraform output -json` prints in examples/localstack, or
 // `terraform show -json` of a plan there: a plan needs neither a server nor an account.
 // `terraform/check` makes one, and a second with no administrators.
-import { readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { readFileSync } from "node:fs";
 import { runSimulation } from "@cloud-copilot/iam-simulate";
 
 const account = "000000000000";
@@ -133,19 +132,12 @@ function expect(condition, message) {
   }
 }
 
-// SKILLFS_ATTEMPTS names a directory: one file for each group, one line for each attempt that was refused.
-const counted = {};
-function note(group, name) {
-  (counted[group] ??= []).push(name);
-}
-
 async function every(title, who) {
   const count = { allowed: 0, refused: 0 };
   for (const [attempts, wanted] of [[allowed, true], [refused, false]]) {
     for (const attempt of attempts) {
       const got = await all(asks[attempt.call](attempt), who);
       count[got ? "allowed" : "refused"] += got === wanted ? 1 : 0;
-      if (!got && !wanted) note(title, attempt.id);
       expect(got === wanted, `${title}: ${attempt.id} was ${got ? "allowed" : "refused"}`);
     }
   }
@@ -166,7 +158,6 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   let open = 0;
   for (const attempt of [...allowed, ...refused]) {
     if (await all(asks[attempt.call](attempt), { identity: policy("agents_tagged") })) open += 1;
-    else note("session tags, none given", attempt.id);
   }
   expect(open === 0, `without tags ${open} attempts were allowed`);
   console.log(`session tags, none given: ${open} of ${allowed.length + refused.length} allowed`);
@@ -175,7 +166,6 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   for (const attempt of allowed) {
     const got = await all(asks[attempt.call](attempt), { identity: policy("agents_tagged"), context: tags(others) });
     const needsUser = [attempt.key, attempt.prefix, attempt.source].some((key) => key?.startsWith(`${user}/`));
-    if (!got) note("session tags, no user", attempt.id);
     expect(got === !needsUser, `without a user: ${attempt.id} was ${got ? "allowed" : "refused"}`);
   }
 }
@@ -188,7 +178,6 @@ for (const attempt of allowed) {
     context: { ...tags(own), "aws:SecureTransport": "false" },
   });
   if (got) plain += 1;
-  else note("session tags, without TLS", attempt.id);
   expect(!got, `without TLS: ${attempt.id} was allowed`);
 }
 console.log(`session tags, without TLS: ${plain} of ${allowed.length} allowed`);
@@ -210,7 +199,6 @@ async function may(title, calls, wanted, who) {
   for (const [name, asked] of calls) {
     const got = await all(asked, { identity: everything, ...who });
     if (got === wanted) count += 1;
-    if (!got && !wanted) note(title, name);
     expect(got === wanted, `${title}: ${name} was ${got ? "allowed" : "refused"}`);
   }
   console.log(`${title}: ${count} of ${calls.length} ${wanted ? "allowed" : "refused"}`);
@@ -264,7 +252,6 @@ if (trust.Statement.length > 1) {
         Statement: [{ Effect: "Allow", Action: "sts:*", Resource: "*" }],
       } },
     );
-    if (!got && !wanted) note("tags at AssumeRole", name);
     expect(got === wanted, `a session with ${name} was ${got ? "allowed" : "refused"}`);
   }
   console.log(`tags at AssumeRole: ${cases.length} cases`);
@@ -272,12 +259,6 @@ if (trust.Statement.length > 1) {
   console.log("tags at AssumeRole: not looked at, this plan has agent_scoping = session_policy");
 }
 
-if (process.env.SKILLFS_ATTEMPTS) {
-  for (const [group, names] of Object.entries(counted)) {
-    const file = `simulator.${group.toLowerCase().replace(/[^a-z]+/g, "_")}`;
-    writeFileSync(join(process.env.SKILLFS_ATTEMPTS, file), names.map((name) => `${name}\n`).join(""));
-  }
-}
 if (failures > 0) {
   console.error(`${failures} not as expected`);
   process.exit(1);

@@ -467,7 +467,7 @@ def test_own_is_open(agent, root, what):
 
 
 @each("refused")
-def test_foreign_is_refused(agent, root, count, what):
+def test_foreign_is_refused(agent, root, what):
     seed(root, BUCKET)
     before = state(root)
     with pytest.raises(Refused):
@@ -476,18 +476,16 @@ def test_foreign_is_refused(agent, root, count, what):
     # refuses the whole request over one key.)
     own = set(what.get("keys", [])) - set(what.get("foreign", what.get("keys", [])))
     assert [entry for entry in state(root) if entry[0] not in own] == [entry for entry in before if entry[0] not in own]
-    count()
 
 
 @each("administrators_only")
-def test_only_administrators_publish(web_app, root, count, what):
+def test_only_administrators_publish(web_app, root, what):
     """Not even who may do anything in S3: the bucket's policy refuses."""
     seed(root, BUCKET)
     before = state(root)
     with pytest.raises(Refused):
         attempt(web_app, what, root)
     assert state(root) == before
-    count()
 
 
 @each("anybody")
@@ -520,11 +518,10 @@ def test_it_is_not_the_call_that_is_wrong(root, service, control, what):
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404, 409), error
 
 
-def test_nobody_else_opens_sessions(root, deployed, count):
+def test_nobody_else_opens_sessions(root, deployed):
     """Not even the account's root: the role trusts the service by name."""
     with pytest.raises(ClientError, match="AccessDenied"):
         root.sts.assume_role(RoleArn=deployed["agents_role_arn"], RoleSessionName="attempt")
-    count()
 
 
 def test_a_missing_file_of_ones_own_is_missing(agent):
@@ -610,7 +607,7 @@ ROLES = [(role, *case) for role, cases in (("agents", BARE), ("administrators", 
 
 @pytest.mark.parametrize("role, call, where, allowed", ROLES, ids=[
     f"{role} {'may' if allowed else 'may not'} {call} {where.get('key', where.get('prefix', 'the bucket'))}" for role, call, where, allowed in ROLES])
-def test_roles(assume, root, count, role, call, where, allowed):
+def test_roles(assume, root, role, call, where, allowed):
     """Each role as it is, without a session policy."""
     seed(root, BUCKET)
     caller = assume(role)
@@ -619,10 +616,9 @@ def test_roles(assume, root, count, role, call, where, allowed):
     else:
         with pytest.raises(Refused):
             attempt(caller, {"call": call, **where}, root)
-        count()
 
 
-def test_a_session_policy_adds_nothing(assume, root, count):
+def test_a_session_policy_adds_nothing(assume, root):
     """A session that asks for more than its role has gets the role's."""
     seed(root, BUCKET)
     everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
@@ -630,7 +626,6 @@ def test_a_session_policy_adds_nothing(assume, root, count):
     for what in ({"call": "put", "key": "u1/skills/a/SKILL.md"}, {"call": "list"}, {"call": "get_bucket_policy"}, {"call": "list_roles"}):
         with pytest.raises(Refused):
             attempt(caller, what, root)
-        count(what["call"])
 
 
 # --- the program in its own session -------------------------------------------
@@ -665,12 +660,11 @@ def test_the_program_works_in_its_session(program, root):
     ("write", "/skills/x"), ("append", "/skills/a/SKILL.md"), ("rm", "/skills/a/SKILL.md"), ("rm", "-r", "/skills/b"),
     ("mv", "/skills/a", "/workspace/a"),
 ], ids=" ".join)
-def test_the_program_refuses(program, root, count, arguments):
+def test_the_program_refuses(program, root, arguments):
     seed(root, BUCKET)
     before = state(root)
     expect(program(*arguments, content="x"), REFUSED)
     assert state(root) == before
-    count()
 
 
 # --- sizes --------------------------------------------------------------------

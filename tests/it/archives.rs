@@ -10,8 +10,6 @@ use skillfs::source::{Limits, Source, SourceOptions};
 use skillfs::{Error, ErrorKind};
 use tempfile::TempDir;
 
-use crate::attempts::{Attempts, attempts};
-
 const SKILL: &[u8] = b"---\nname: sale\ndescription: Drafts deeds of sale.\n---\n# Steps\n";
 
 /// A folder of our own, with an archive in it; nothing else may appear there.
@@ -44,36 +42,18 @@ fn opened(name: &str, bytes: &[u8]) -> Source {
     Place::new(name, bytes).open(&SourceOptions::default()).unwrap()
 }
 
-/// `what` is for attempts that are refused in the same words.
 #[track_caller]
-fn refused_with(
-    tried: &mut Attempts,
-    what: &str,
-    name: &str,
-    bytes: &[u8],
-    options: &SourceOptions,
-    kind: ErrorKind,
-    words: &str,
-) {
+fn refused_with(name: &str, bytes: &[u8], options: &SourceOptions, kind: ErrorKind, words: &str) {
     let error = Place::new(name, bytes).open(options).expect_err(words);
     assert!(error.message().contains(words), "{error}");
     assert!(error.message().contains(" is refused: "), "{error}");
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.hint().unwrap().contains("nothing of it was taken"), "{error}");
-    count(tried, what, name, &error);
 }
 
 #[track_caller]
-fn refused(tried: &mut Attempts, what: &str, name: &str, bytes: &[u8], words: &str) {
-    refused_with(tried, what, name, bytes, &SourceOptions::default(), ErrorKind::InvalidInput, words);
-}
-
-/// By why it was refused, without where it lay.
-#[track_caller]
-fn count(tried: &mut Attempts, what: &str, name: &str, error: &Error) {
-    let why = error.message().split(" is refused: ").last().unwrap();
-    let kind = if name == "x.zip" { "zip" } else { "tar" };
-    tried.refused(format!("{kind}: {why}{}{what}", if what.is_empty() { "" } else { ": " }));
+fn refused(name: &str, bytes: &[u8], words: &str) {
+    refused_with(name, bytes, &SourceOptions::default(), ErrorKind::InvalidInput, words);
 }
 
 // ---- zip, byte by byte ----
@@ -301,7 +281,6 @@ fn the_temporary_folder_goes_with_the_last_clone() {
 
 #[test]
 fn zip_traversal_is_refused() {
-    let mut tried = attempts!("archives");
     for name in [
         "../evil.md",
         "a/../../evil.md",
@@ -315,13 +294,12 @@ fn zip_traversal_is_refused() {
         "a/b/../../../evil.md",
         ".../../evil.md",
     ] {
-        refused(&mut tried, "", "x.zip", &zip_with(name), "climbs out of the archive with `..`");
+        refused("x.zip", &zip_with(name), "climbs out of the archive with `..`");
     }
 }
 
 #[test]
 fn tar_traversal_is_refused() {
-    let mut tried = attempts!("archives");
     for name in [
         &b"../evil.md"[..],
         b"a/../../evil.md",
@@ -331,24 +309,12 @@ fn tar_traversal_is_refused() {
         b"a/../b",
         b"././../evil.md",
     ] {
-        refused(
-            &mut tried,
-            "",
-            "x.tar.gz",
-            &tar_with(name, b'0', b"evil"),
-            "climbs out of the archive with `..`",
-        );
+        refused("x.tar.gz", &tar_with(name, b'0', b"evil"), "climbs out of the archive with `..`");
     }
     // As a folder, and as what would be refused anyway.
     for kind in [b'5', b'1', b'2', b'7', b'S'] {
         let tar = tar_with(b"../evil", kind, b"");
-        refused(
-            &mut tried,
-            &(kind as char).to_string(),
-            "x.tgz",
-            &tar,
-            "climbs out of the archive with `..`",
-        );
+        refused("x.tgz", &tar, "climbs out of the archive with `..`");
     }
     // In the field for the beginning of a long name.
     let mut header = tar::Header::new_ustar();
@@ -358,21 +324,19 @@ fn tar_traversal_is_refused() {
     header.set_cksum();
     let mut tar = header.as_bytes().to_vec();
     tar.extend([0; 1024]);
-    refused(&mut tried, "", "x.tgz", &gz(&tar), "climbs out of the archive with `..`");
+    refused("x.tgz", &gz(&tar), "climbs out of the archive with `..`");
 }
 
 #[test]
 fn encoded_traversal_is_refused() {
-    let mut tried = attempts!("archives");
     for name in ["a/%2e%2e/evil", "%2e%2e/evil", "%252e%252e/evil", ".%2E/evil", "%2e/evil", "a/%%32e."] {
-        refused(&mut tried, "", "x.zip", &zip_with(name), "cannot lie in a library");
-        refused(&mut tried, "", "x.tgz", &tar_with(name.as_bytes(), b'0', b""), "cannot lie in a library");
+        refused("x.zip", &zip_with(name), "cannot lie in a library");
+        refused("x.tgz", &tar_with(name.as_bytes(), b'0', b""), "cannot lie in a library");
     }
 }
 
 #[test]
 fn absolute_paths_are_refused() {
-    let mut tried = attempts!("archives");
     for name in [
         "/etc/evil",
         "//server/evil",
@@ -384,45 +348,30 @@ fn absolute_paths_are_refused() {
         "z:",
         "/../evil",
     ] {
-        refused(&mut tried, "", "x.zip", &zip_with(name), "has an absolute path");
-        refused(&mut tried, "", "x.tgz", &tar_with(name.as_bytes(), b'0', b"evil"), "has an absolute path");
+        refused("x.zip", &zip_with(name), "has an absolute path");
+        refused("x.tgz", &tar_with(name.as_bytes(), b'0', b"evil"), "has an absolute path");
     }
 }
 
 #[test]
 fn backslashes_are_refused() {
-    let mut tried = attempts!("archives");
     for name in ["a\\..\\..\\evil", "a\\b", "..\\evil", "a/b\\"] {
-        refused(&mut tried, "", "x.zip", &zip_with(name), "has a backslash in its name");
-        refused(
-            &mut tried,
-            "",
-            "x.tgz",
-            &tar_with(name.as_bytes(), b'0', b""),
-            "has a backslash in its name",
-        );
+        refused("x.zip", &zip_with(name), "has a backslash in its name");
+        refused("x.tgz", &tar_with(name.as_bytes(), b'0', b""), "has a backslash in its name");
     }
 }
 
 #[test]
 fn control_characters_are_refused() {
-    let mut tried = attempts!("archives");
     for name in ["a\nb", "a\u{7f}", "a\u{1b}[2J", "a\u{85}", "a\r", "\u{8}a", "a\u{9b}1m"] {
-        refused(&mut tried, "", "x.zip", &zip_with(name), "has a control character in its name");
-        refused(
-            &mut tried,
-            "",
-            "x.tgz",
-            &tar_with(name.as_bytes(), b'0', b""),
-            "has a control character in its name",
-        );
+        refused("x.zip", &zip_with(name), "has a control character in its name");
+        refused("x.tgz", &tar_with(name.as_bytes(), b'0', b""), "has a control character in its name");
     }
-    refused(&mut tried, "", "x.zip", &zip_with("a\0.md"), "has a control character in its name");
+    refused("x.zip", &zip_with("a\0.md"), "has a control character in its name");
 }
 
 #[test]
 fn names_that_are_no_utf8_are_refused() {
-    let mut tried = attempts!("archives");
     // Among them dots and slashes in more bytes than they need.
     for name in [
         &b"caf\xe9.md"[..],
@@ -433,50 +382,33 @@ fn names_that_are_no_utf8_are_refused() {
         b"\xed\xa0\x80.md",
         b"\xfe\xff",
     ] {
-        let what = name.escape_ascii().to_string();
-        refused(&mut tried, &what, "x.zip", &zip_with(name), "has a name that is no UTF-8");
-        refused(&mut tried, &what, "x.tgz", &tar_with(name, b'0', b""), "has a name that is no UTF-8");
+        refused("x.zip", &zip_with(name), "has a name that is no UTF-8");
+        refused("x.tgz", &tar_with(name, b'0', b""), "has a name that is no UTF-8");
         // Without the flag that says UTF-8 it would be read in a code page.
         let old = Entry { flags: 0, ..entry(name, b"evil") };
-        let what = format!("{what}, in a code page");
-        refused(&mut tried, &what, "x.zip", &zip(&[entry("SKILL.md", SKILL), old]), "no UTF-8");
+        refused("x.zip", &zip(&[entry("SKILL.md", SKILL), old]), "no UTF-8");
     }
 }
 
 #[test]
 fn names_without_a_name_are_refused() {
-    let mut tried = attempts!("archives");
-    refused(&mut tried, "", "x.zip", &zip_with("a//b"), "cannot lie in a library");
-    refused(&mut tried, "", "x.tgz", &tar_with(b"a/./b", b'0', b""), "cannot lie in a library");
-    refused(&mut tried, "", "x.zip", &zip_with("x".repeat(300)), "cannot lie in a library");
+    refused("x.zip", &zip_with("a//b"), "cannot lie in a library");
+    refused("x.tgz", &tar_with(b"a/./b", b'0', b""), "cannot lie in a library");
+    refused("x.zip", &zip_with("x".repeat(300)), "cannot lie in a library");
 }
 
 #[test]
 fn duplicate_names_are_refused() {
-    let mut tried = attempts!("archives");
-    refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&[entry("SKILL.md", SKILL), entry("SKILL.md", b"evil")]),
-        "have the same name",
-    );
-    refused(&mut tried, "", "x.tgz", &tar_with(b"SKILL.md", b'0', b"evil"), "is there twice");
-    refused(&mut tried, "./SKILL.md", "x.tgz", &tar_with(b"./SKILL.md", b'0', b"evil"), "is there twice");
-    refused(&mut tried, "", "x.zip", &zip_with("./SKILL.md"), "is there twice");
+    refused("x.zip", &zip(&[entry("SKILL.md", SKILL), entry("SKILL.md", b"evil")]), "have the same name");
+    refused("x.tgz", &tar_with(b"SKILL.md", b'0', b"evil"), "is there twice");
+    refused("x.tgz", &tar_with(b"./SKILL.md", b'0', b"evil"), "is there twice");
+    refused("x.zip", &zip_with("./SKILL.md"), "is there twice");
 }
 
 #[test]
 fn names_that_differ_only_in_case_are_refused() {
-    let mut tried = attempts!("archives");
-    refused(&mut tried, "", "x.zip", &zip_with("skill.MD"), "has the same name as `SKILL.md` on some disks");
-    refused(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar_with(b"skill.md", b'0', b""),
-        "has the same name as `SKILL.md` on some disks",
-    );
+    refused("x.zip", &zip_with("skill.MD"), "has the same name as `SKILL.md` on some disks");
+    refused("x.tgz", &tar_with(b"skill.md", b'0', b""), "has the same name as `SKILL.md` on some disks");
     // Letters whose small or capital forms are others than their own.
     for (one, two) in [
         ("stra\u{df}e", "STRASSE"),
@@ -487,70 +419,41 @@ fn names_that_differ_only_in_case_are_refused() {
         ("\u{1c4}.md", "\u{1c5}.md"),
     ] {
         let files = [entry("SKILL.md", SKILL), entry(one, b""), entry(two, b"")];
-        refused(&mut tried, "", "x.zip", &zip(&files), "on some disks");
+        refused("x.zip", &zip(&files), "on some disks");
         let files =
             [(&b"SKILL.md"[..], b'0', SKILL), (one.as_bytes(), b'0', b""), (two.as_bytes(), b'0', b"")];
-        refused(&mut tried, "", "x.tgz", &tar_of(&files), "on some disks");
+        refused("x.tgz", &tar_of(&files), "on some disks");
     }
     let folders = [entry("SKILL.md", SKILL), entry("Docs/a", b""), entry("docs/b", b"")];
-    refused(&mut tried, "", "x.zip", &zip(&folders), "has the same name as `Docs` on some disks");
+    refused("x.zip", &zip(&folders), "has the same name as `Docs` on some disks");
 }
 
 #[test]
 fn names_that_differ_only_in_normal_form_are_refused() {
-    let mut tried = attempts!("archives");
     let files = [entry("SKILL.md", SKILL), entry("caf\u{e9}", b""), entry("cafe\u{301}", b"")];
-    refused(&mut tried, "", "x.zip", &zip(&files), "on some disks");
+    refused("x.zip", &zip(&files), "on some disks");
 }
 
 #[test]
 fn a_file_that_is_a_folder_is_refused() {
-    let mut tried = attempts!("archives");
-    refused(&mut tried, "", "x.zip", &zip(&[entry("a", b""), entry("a/SKILL.md", SKILL)]), "is there twice");
+    refused("x.zip", &zip(&[entry("a", b""), entry("a/SKILL.md", SKILL)]), "is there twice");
+    refused("x.zip", &zip(&[entry("a/SKILL.md", SKILL), entry("a", b"")]), "is a file and a folder");
+    refused("x.zip", &zip_with("folder/"), "has the name of a folder and the content of a file");
     refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&[entry("a/SKILL.md", SKILL), entry("a", b"")]),
-        "is a file and a folder",
-    );
-    refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip_with("folder/"),
-        "has the name of a folder and the content of a file",
-    );
-    refused(
-        &mut tried,
-        "",
         "x.tgz",
         &tar_with(b"folder/", b'0', b"evil"),
         "has the name of a folder and the content of a file",
     );
-    refused(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar_with(b"folder", b'5', b"evil"),
-        "is a folder and has the content of a file",
-    );
+    refused("x.tgz", &tar_with(b"folder", b'5', b"evil"), "is a folder and has the content of a file");
 }
 
 // ---- kinds ----
 
 #[test]
 fn links_are_refused() {
-    let mut tried = attempts!("archives");
     for to in ["/etc/passwd", "..", "SKILL.md", ""] {
         let link = Entry { mode: 0o120_777, ..entry("link", to.as_bytes()) };
-        refused(
-            &mut tried,
-            to,
-            "x.zip",
-            &zip(&[entry("SKILL.md", SKILL), link]),
-            "the entry `link` is a link",
-        );
+        refused("x.zip", &zip(&[entry("SKILL.md", SKILL), link]), "the entry `link` is a link");
         for (kind, words) in [(b'2', "the entry `link` is a link"), (b'1', "the entry `link` is a hard link")]
         {
             let mut header = tar_header(b"link", kind, 0);
@@ -560,35 +463,27 @@ fn links_are_refused() {
             tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
             tar.extend(header.as_bytes());
             tar.extend([0; 1024]);
-            refused(&mut tried, to, "x.tgz", &gz(&tar), words);
+            refused("x.tgz", &gz(&tar), words);
         }
     }
     // The target of a link in headers of their own.
     let header = pax(&[("linkpath", "/etc/passwd")]);
     let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"x", b'x', &header), (b"pax", b'2', b"")]);
-    refused(&mut tried, "", "x.tgz", &tar, "the entry `pax` is a link");
+    refused("x.tgz", &tar, "the entry `pax` is a link");
     let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"K", b'K', b"/etc/passwd\0"), (b"gnu", b'1', b"")]);
-    refused(&mut tried, "", "x.tgz", &tar, "the entry `gnu` is a hard link");
+    refused("x.tgz", &tar, "the entry `gnu` is a hard link");
 }
 
 #[test]
 fn a_link_that_a_later_entry_goes_through_is_refused() {
-    let mut tried = attempts!("archives");
     let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"d", b'2', b""), (b"d/evil", b'0', b"x")]);
-    refused(&mut tried, "", "x.tgz", &tar, "the entry `d` is a link");
+    refused("x.tgz", &tar, "the entry `d` is a link");
 }
 
 #[test]
 fn devices_and_pipes_are_refused() {
-    let mut tried = attempts!("archives");
     for kind in [b'3', b'4', b'6', b'7', b'V', b'?', b'M', b'D', b'N', b'8', b'A', b'X', 0xff] {
-        refused(
-            &mut tried,
-            &char::from(kind).to_string(),
-            "x.tgz",
-            &tar_with(b"dev", kind, b""),
-            "the entry `dev` is neither a file nor a folder",
-        );
+        refused("x.tgz", &tar_with(b"dev", kind, b""), "the entry `dev` is neither a file nor a folder");
     }
     for (name, mode) in [
         ("pipe", 0o010_644),
@@ -598,43 +493,23 @@ fn devices_and_pipes_are_refused() {
         ("door", 0o150_644),
     ] {
         let odd = Entry { mode, ..entry(name, b"") };
-        refused(
-            &mut tried,
-            "",
-            "x.zip",
-            &zip(&[entry("SKILL.md", SKILL), odd]),
-            "is neither a file nor a folder",
-        );
+        refused("x.zip", &zip(&[entry("SKILL.md", SKILL), odd]), "is neither a file nor a folder");
     }
     let folder = Entry { mode: 0o040_755, ..entry("folder", b"") };
-    refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&[entry("SKILL.md", SKILL), folder]),
-        "is a folder without the name of one",
-    );
+    refused("x.zip", &zip(&[entry("SKILL.md", SKILL), folder]), "is a folder without the name of one");
 }
 
 #[test]
 fn encrypted_entries_are_refused() {
-    let mut tried = attempts!("archives");
     let secret = Entry { flags: 0x801, ..entry("secret", b"0123456789abcdef") };
-    refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&[entry("SKILL.md", SKILL), secret]),
-        "the entry `secret` is encrypted",
-    );
+    refused("x.zip", &zip(&[entry("SKILL.md", SKILL), secret]), "the entry `secret` is encrypted");
 }
 
 #[test]
 fn other_ways_of_packing_are_refused() {
-    let mut tried = attempts!("archives");
     for method in [1, 2, 6, 9, 12, 14, 93, 95, 97, 98, 99] {
         let odd = Entry { method, ..entry("odd", b"x") };
-        refused(&mut tried, "", "x.zip", &zip(&[entry("SKILL.md", SKILL), odd]), "is packed with");
+        refused("x.zip", &zip(&[entry("SKILL.md", SKILL), odd]), "is packed with");
     }
 }
 
@@ -646,63 +521,27 @@ fn limits(limits: Limits) -> SourceOptions {
 
 #[test]
 fn too_many_entries_are_refused() {
-    let mut tried = attempts!("archives");
     let options = limits(Limits { max_entries: 3, ..Limits::default() });
     let files: Vec<Entry> = (0..4).map(|n| entry(format!("f{n}"), b"")).collect();
-    refused_with(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&files),
-        &options,
-        ErrorKind::TooLarge,
-        "it has 4 entries; 3 are the limit",
-    );
+    refused_with("x.zip", &zip(&files), &options, ErrorKind::TooLarge, "it has 4 entries; 3 are the limit");
     let names: Vec<String> = (0..4).map(|n| format!("f{n}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_bytes(), b'0', &b""[..])).collect();
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar_of(&files),
-        &options,
-        ErrorKind::TooLarge,
-        "it has more than 3 entries",
-    );
+    refused_with("x.tgz", &tar_of(&files), &options, ErrorKind::TooLarge, "it has more than 3 entries");
     // Folders that only stand in names count too.
     let deep = zip(&[entry("a/b/c/d", b"")]);
-    refused_with(&mut tried, "", "x.zip", &deep, &options, ErrorKind::TooLarge, "it has more than 3 entries");
+    refused_with("x.zip", &deep, &options, ErrorKind::TooLarge, "it has more than 3 entries");
 }
 
 #[test]
 fn too_much_content_is_refused() {
-    let mut tried = attempts!("archives");
     let options = limits(Limits { max_unpacked_bytes: 1000, ..Limits::default() });
     let big = vec![b'x'; 600];
     let files = zip(&[entry("a", &big), entry("b", &big)]);
-    refused_with(
-        &mut tried,
-        "",
-        "x.zip",
-        &files,
-        &options,
-        ErrorKind::TooLarge,
-        "it unpacks to more than 1000 bytes",
-    );
+    refused_with("x.zip", &files, &options, ErrorKind::TooLarge, "it unpacks to more than 1000 bytes");
     let files = tar_of(&[(b"a", b'0', &big), (b"b", b'0', &big)]);
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &files,
-        &options,
-        ErrorKind::TooLarge,
-        "it unpacks to more than 1000 bytes",
-    );
+    refused_with("x.tgz", &files, &options, ErrorKind::TooLarge, "it unpacks to more than 1000 bytes");
     let options = limits(Limits { max_file_bytes: 500, ..Limits::default() });
     refused_with(
-        &mut tried,
-        "",
         "x.zip",
         &zip(&[entry("a", &big)]),
         &options,
@@ -717,29 +556,18 @@ fn too_much_content_is_refused() {
 
 #[test]
 fn bombs_are_refused_by_what_comes_out_of_them() {
-    let mut tried = attempts!("archives");
     let zeros = vec![0; 8 * 1024 * 1024];
     let bomb = Entry { method: 8, ..entry("bomb", &zeros) };
     let words = "unpacks to more than 100 times that";
     let options = SourceOptions::default();
     refused_with(
-        &mut tried,
-        "",
         "x.zip",
         &zip(&[entry("SKILL.md", SKILL), bomb.clone()]),
         &options,
         ErrorKind::TooLarge,
         words,
     );
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar_with(b"bomb", b'0', &zeros),
-        &options,
-        ErrorKind::TooLarge,
-        words,
-    );
+    refused_with("x.tgz", &tar_with(b"bomb", b'0', &zeros), &options, ErrorKind::TooLarge, words);
     // A small one is none, and a larger ratio can be allowed.
     let small = Entry { method: 8, ..entry("small", &zeros[..1000 * 1000]) };
     assert_eq!(opened("x.zip", &zip(&[entry("SKILL.md", SKILL), small])).skills.len(), 1);
@@ -753,23 +581,17 @@ fn a_size_that_is_a_lie_is_refused() {
     let zeros = vec![0; 4 * 1024 * 1024];
     let liar = Entry { method: 8, size: 10, ..entry("bomb", &zeros) };
     let options = SourceOptions::default();
-    let mut tried = attempts!("archives");
     let error = Place::new("x.zip", &zip(&[entry("SKILL.md", SKILL), liar])).open(&options).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::TooLarge | ErrorKind::Corrupt), "{error}");
-    count(&mut tried, "more", "x.zip", &error);
     let liar = Entry { size: 100, ..entry("short", b"x") };
     let error = Place::new("x.zip", &zip(&[entry("SKILL.md", SKILL), liar])).open(&options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    count(&mut tried, "less", "x.zip", &error);
 }
 
 #[test]
 fn overlapping_entries_are_refused() {
-    let mut tried = attempts!("archives");
     let shared = Entry { shared: true, central_name: b"again".to_vec(), ..entry("SKILL.md", SKILL) };
     refused(
-        &mut tried,
-        "",
         "x.zip",
         &zip(&[entry("SKILL.md", SKILL), shared]),
         "its table of contents and its entries differ",
@@ -778,71 +600,52 @@ fn overlapping_entries_are_refused() {
 
 #[test]
 fn endless_padding_is_refused() {
-    let mut tried = attempts!("archives");
     let mut tar = Vec::new();
     tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
     tar.resize(16 * 1024 * 1024, 0);
     let options = SourceOptions::default();
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &gz(&tar),
-        &options,
-        ErrorKind::TooLarge,
-        "more than the limits allow",
-    );
+    refused_with("x.tgz", &gz(&tar), &options, ErrorKind::TooLarge, "more than the limits allow");
 }
 
 #[test]
 fn entries_that_lie_too_deep_are_refused() {
-    let mut tried = attempts!("archives");
     let deep = format!("{}x", "a/".repeat(40));
-    refused(&mut tried, "", "x.zip", &zip_with(&deep), "lies more than 32 folders deep");
-    refused(&mut tried, "", "x.tgz", &tar_with(deep.as_bytes(), b'0', b""), "lies more than 32 folders deep");
+    refused("x.zip", &zip_with(&deep), "lies more than 32 folders deep");
+    refused("x.tgz", &tar_with(deep.as_bytes(), b'0', b""), "lies more than 32 folders deep");
 }
 
 // ---- structure ----
 
 #[test]
 fn truncated_and_garbled_archives_are_refused() {
-    let mut tried = attempts!("archives");
     let good = zip(&[entry("sale/SKILL.md", SKILL)]);
     let options = SourceOptions::default();
     for bytes in [&good[..good.len() - 1], &good[..good.len() - 30], &good[..10], b"garbage", b""] {
         let error = Place::new("x.zip", bytes).open(&options).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::InvalidInput), "{error}");
-        count(&mut tried, &format!("{} bytes", bytes.len()), "x.zip", &error);
     }
     let mut garbled = good.clone();
     garbled[50] ^= 0xff;
     let error = Place::new("x.zip", &garbled).open(&options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    count(&mut tried, "garbled", "x.zip", &error);
     let good = tar_of(&[(b"sale/SKILL.md", b'0', SKILL)]);
     for bytes in [&good[..good.len() - 1], &good[..good.len() / 2], &good[..5], b"garbage", b""] {
         let error = Place::new("x.tgz", bytes).open(&options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        // How well it is packed is not ours to say.
-        let at = ["without its last byte", "half of it", "five bytes", "garbage", "empty"];
-        let at =
-            at[[good.len() - 1, good.len() / 2, 5, 7, 0].iter().position(|n| *n == bytes.len()).unwrap()];
-        count(&mut tried, at, "x.tgz", &error);
     }
     // The content ends before the header says.
     let mut tar = tar_header(b"SKILL.md", b'0', 5000).as_bytes().to_vec();
     tar.extend(SKILL);
-    refused_with(&mut tried, "", "x.tgz", &gz(&tar), &options, ErrorKind::Corrupt, "should have 5000 bytes");
+    refused_with("x.tgz", &gz(&tar), &options, ErrorKind::Corrupt, "should have 5000 bytes");
     // A header whose sum is wrong.
     let mut tar = Vec::new();
     tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
     tar[0] = b'T';
-    refused_with(&mut tried, "", "x.tgz", &gz(&tar), &options, ErrorKind::Corrupt, "checksum");
+    refused_with("x.tgz", &gz(&tar), &options, ErrorKind::Corrupt, "checksum");
 }
 
 #[test]
 fn what_is_no_archive_is_said_to_be_none() {
-    let mut tried = attempts!("archives");
     for (name, bytes) in [
         ("notes.txt", &b"hello there"[..]),
         ("x.rar", b"Rar!\x1a\x07\x01\0"),
@@ -854,21 +657,13 @@ fn what_is_no_archive_is_said_to_be_none() {
     ] {
         let error = Place::new(name, bytes).open(&SourceOptions::default()).unwrap_err();
         assert!(error.message().contains("is no archive that can be read"), "{error}");
-        tried.refused(name);
     }
 }
 
 #[test]
 fn a_table_of_contents_that_disagrees_is_refused() {
-    let mut tried = attempts!("archives");
     let two = Entry { central_name: b"harmless".to_vec(), ..entry("SKILL.MD", b"evil") };
-    refused(
-        &mut tried,
-        "",
-        "x.zip",
-        &zip(&[entry("SKILL.md", SKILL), two]),
-        "its table of contents and its entries differ",
-    );
+    refused("x.zip", &zip(&[entry("SKILL.md", SKILL), two]), "its table of contents and its entries differ");
     // An entry that the table does not name.
     let hidden = zip(&[entry("SKILL.md", SKILL), entry("hidden", b"evil")]);
     let mut table = hidden.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
@@ -878,80 +673,59 @@ fn a_table_of_contents_that_disagrees_is_refused() {
     bytes.extend(&first[one..first.len() - 22]);
     let length = (bytes.len() - table) as u32;
     bytes.extend(end(1, length, table as u32));
-    refused(&mut tried, "", "x.zip", &bytes, "its table of contents and its entries differ");
+    refused("x.zip", &bytes, "its table of contents and its entries differ");
     // Two tables.
     table = bytes.len();
     bytes.extend(&first[one..first.len() - 22]);
     bytes.extend(end(1, 10, table as u32));
-    refused(&mut tried, "", "x.zip", &bytes, "its table of contents is not where its end says");
+    refused("x.zip", &bytes, "its table of contents is not where its end says");
 }
 
 #[test]
 fn an_end_that_is_not_the_end_is_refused() {
-    let mut tried = attempts!("archives");
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     bytes.extend(b"more");
-    refused(&mut tried, "", "x.zip", &bytes, "it does not end where it says");
+    refused("x.zip", &bytes, "it does not end where it says");
     // An end record in the comment of another.
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     let comment = end(0, 0, 0);
     let at = bytes.len() - 2;
     bytes[at..].copy_from_slice(&(comment.len() as u16).to_le_bytes());
     bytes.extend(&comment);
-    refused(
-        &mut tried,
-        "an end in a comment",
-        "x.zip",
-        &bytes,
-        "its table of contents is not where its end says",
-    );
+    refused("x.zip", &bytes, "its table of contents is not where its end says");
     // A program before the archive.
     let mut bytes = b"#!/bin/sh\n".to_vec();
     bytes.extend(zip(&[entry("SKILL.md", SKILL)]));
-    refused(
-        &mut tried,
-        "a program before it",
-        "x.zip",
-        &bytes,
-        "its table of contents is not where its end says",
-    );
+    refused("x.zip", &bytes, "its table of contents is not where its end says");
 }
 
 #[test]
 fn zip64_is_refused() {
-    let mut tried = attempts!("archives");
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     let at = bytes.len() - 14;
     bytes[at..at + 4].copy_from_slice(&[0xff; 4]);
-    refused(&mut tried, "in the end record", "x.zip", &bytes, "it is a zip64 archive");
+    refused("x.zip", &bytes, "it is a zip64 archive");
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     let end = bytes.split_off(bytes.len() - 22);
     bytes.extend(b"PK\x06\x07");
     bytes.extend([0; 16]);
     bytes.extend(end);
-    refused(&mut tried, "a record before the end", "x.zip", &bytes, "it is a zip64 archive");
+    refused("x.zip", &bytes, "it is a zip64 archive");
     // Sizes in an extra field.
     let mut extra = vec![1, 0, 16, 0];
     extra.extend(4u64.to_le_bytes());
     extra.extend(4u64.to_le_bytes());
     let large = Entry { size: u32::MAX, extra, ..entry("large", b"evil") };
-    refused(
-        &mut tried,
-        "sizes in an extra field",
-        "x.zip",
-        &zip(&[entry("SKILL.md", SKILL), large]),
-        "it is a zip64 archive",
-    );
+    refused("x.zip", &zip(&[entry("SKILL.md", SKILL), large]), "it is a zip64 archive");
 }
 
 #[test]
 fn an_end_that_miscounts_is_refused() {
-    let mut tried = attempts!("archives");
     for count in [1, 3] {
         let mut bytes = zip_with("other");
         let at = bytes.len() - 14;
         bytes[at..at + 4].copy_from_slice(&[count, 0, count, 0]);
-        refused(&mut tried, "", "x.zip", &bytes, &format!("has 2 entries, and its end says {count}"));
+        refused("x.zip", &bytes, &format!("has 2 entries, and its end says {count}"));
     }
 }
 
@@ -967,27 +741,24 @@ fn a_second_name_in_an_extra_field_is_refused() {
     let place = Place::new("x.zip", &zip(&[entry("SKILL.md", SKILL), two]));
     let error = place.open(&SourceOptions::default()).unwrap_err();
     assert!(error.message().contains("..") || error.message().contains("two names"), "{error}");
-    count(&mut attempts!("archives"), "", "x.zip", &error);
 }
 
 #[test]
 fn one_of_several_parts_is_refused() {
-    let mut tried = attempts!("archives");
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     let at = bytes.len() - 18;
     bytes[at] = 1;
-    refused(&mut tried, "", "x.zip", &bytes, "it is one of several parts");
+    refused("x.zip", &bytes, "it is one of several parts");
 }
 
 // ---- extended headers of tar ----
 
 #[test]
 fn a_pax_header_cannot_bring_an_evil_name() {
-    let mut tried = attempts!("archives");
-    let mut check = |records: &[(&str, &str)], words: &str| {
+    let check = |records: &[(&str, &str)], words: &str| {
         let header = pax(records);
         let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"x", b'x', &header), (b"harmless", b'0', b"evil")]);
-        refused(&mut tried, &format!("{records:?}"), "x.tgz", &tar, words);
+        refused("x.tgz", &tar, words);
     };
     check(&[("path", "../evil.md")], "climbs out of the archive with `..`");
     check(&[("path", "/etc/evil")], "has an absolute path");
@@ -1011,33 +782,22 @@ fn a_pax_header_cannot_bring_an_evil_name() {
 
 #[test]
 fn a_pax_header_for_all_entries_is_refused() {
-    let mut tried = attempts!("archives");
     for key in ["path", "linkpath", "size", "GNU.sparse.major", "GNU.sparse.name"] {
         let header = pax(&[(key, "4")]);
         let tar = tar_of(&[(b"g", b'g', &header), (b"SKILL.md", b'0', SKILL)]);
-        refused(&mut tried, "", "x.tgz", &tar, "for all its entries at once");
+        refused("x.tgz", &tar, "for all its entries at once");
     }
 }
 
 #[test]
 fn a_pax_header_that_cannot_be_read_is_refused() {
-    let mut tried = attempts!("archives");
     let tar = tar_of(&[(b"x", b'x', b"999 path=short\n"), (b"SKILL.md", b'0', SKILL)]);
     let options = SourceOptions::default();
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar,
-        &options,
-        ErrorKind::Corrupt,
-        "an extended header cannot be read",
-    );
+    refused_with("x.tgz", &tar, &options, ErrorKind::Corrupt, "an extended header cannot be read");
 }
 
 #[test]
 fn a_long_name_of_gnu_tar_passes_the_same_door() {
-    let mut tried = attempts!("archives");
     let long = format!("sale/{}.md\0", "n".repeat(150));
     let tar = tar_of(&[(b"sale/SKILL.md", b'0', SKILL), (b"L", b'L', long.as_bytes()), (b"n", b'0', b"x")]);
     let source = opened("x.tgz", &tar);
@@ -1052,44 +812,33 @@ fn a_long_name_of_gnu_tar_passes_the_same_door() {
         (b"skill.md\0", "on some disks"),
     ] {
         let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"L", b'L', name), (b"n", b'0', b"x")]);
-        refused(&mut tried, &name.escape_ascii().to_string(), "x.tgz", &tar, words);
+        refused("x.tgz", &tar, words);
     }
 }
 
 #[test]
 fn a_header_that_is_too_long_is_refused() {
-    let mut tried = attempts!("archives");
     let long = vec![b'x'; 100 * 1024];
     let tar = tar_of(&[(b"L", b'L', &long), (b"SKILL.md", b'0', SKILL)]);
-    refused_with(
-        &mut tried,
-        "",
-        "x.tgz",
-        &tar,
-        &SourceOptions::default(),
-        ErrorKind::TooLarge,
-        "it has a header of",
-    );
+    refused_with("x.tgz", &tar, &SourceOptions::default(), ErrorKind::TooLarge, "it has a header of");
 }
 
 #[test]
 fn sparse_files_are_refused() {
-    let mut tried = attempts!("archives");
-    refused(&mut tried, "", "x.tgz", &tar_with(b"sparse", b'S', b""), "is a sparse file");
+    refused("x.tgz", &tar_with(b"sparse", b'S', b""), "is a sparse file");
 }
 
 #[test]
 fn what_stands_behind_the_end_is_refused() {
-    let mut tried = attempts!("archives");
     let mut tar = Vec::new();
     tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
     tar.extend([0; 1024]);
     tar_entry(&mut tar, b"hidden", b'0', b"evil");
-    refused(&mut tried, "an entry", "x.tgz", &gz(&tar), "something stands behind its end");
+    refused("x.tgz", &gz(&tar), "something stands behind its end");
     // As a second compressed stream, too.
     let mut bytes = tar_of(&[(b"SKILL.md", b'0', SKILL)]);
     bytes.extend(tar_of(&[(b"hidden", b'0', b"evil")]));
-    refused(&mut tried, "a second stream", "x.tgz", &bytes, "something stands behind its end");
+    refused("x.tgz", &bytes, "something stands behind its end");
 }
 
 // ---- any name ----

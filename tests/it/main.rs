@@ -10,7 +10,6 @@
     reason = "a test that fails is a test that panics"
 )]
 
-mod attempts;
 mod support;
 
 mod architecture;

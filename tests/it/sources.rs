@@ -11,8 +11,6 @@ use skillfs::source::{
 };
 use tempfile::TempDir;
 
-use crate::attempts::attempts;
-
 fn skill(name: &str, more: &str, body: &str) -> String {
     format!("---\nname: {name}\ndescription: Does {name}.\n{more}---\n{body}")
 }
@@ -229,10 +227,6 @@ fn links_never_lead_out() {
     assert_eq!(said[4], ("linked", "its file `SKILL.md` is a link that leads out of the source", true));
     assert_eq!(said[5], ("outside", not_followed, false));
     assert_eq!(said[6], ("sly", "its file `notes.md` is a link into a folder that is left out", true));
-    let mut tried = attempts!("archives");
-    for (path, reason, _) in said {
-        tried.refused(format!("{path}: {}", reason.split(':').next().unwrap()));
-    }
 }
 
 #[cfg(unix)]
@@ -259,10 +253,6 @@ fn names_that_no_library_holds_refuse_their_skill() {
     assert!(reasons[2].contains("no UTF-8"), "{reasons:?}");
     assert!(reasons[3].contains("backslash"), "{reasons:?}");
     assert!(source.skipped.iter().all(|skipped| skipped.refused));
-    let mut tried = attempts!("archives");
-    for reason in reasons {
-        tried.refused(reason);
-    }
 }
 
 #[cfg(unix)]
@@ -291,10 +281,6 @@ fn bounds_hold_for_folders_too() {
     let source = Source::folder(folder.path(), &small).unwrap();
     assert!(source.skills.is_empty());
     assert!(source.skipped[0].reason.contains("10 are the limit"), "{:?}", source.skipped);
-    let mut tried = attempts!("archives");
-    for name in ["a folder with too many entries", "a folder that is too deep", "a file that is too long"] {
-        tried.refused(name);
-    }
 }
 
 // ---- git ----
@@ -393,10 +379,6 @@ fn a_repository_can_neither_run_nor_reach_anything() {
     assert_eq!(paths(&source), ["xls"]);
     assert_eq!(source.skipped.iter().filter(|skipped| skipped.refused).count(), 2, "{:?}", source.skipped);
     assert!(!touched.exists());
-    let mut tried = attempts!("archives");
-    for name in ["a hook", "a filter", "a submodule", "a link to /etc/passwd", "a link into .git"] {
-        tried.refused(format!("a repository with {name}"));
-    }
 }
 
 // ---- import ----
@@ -442,7 +424,6 @@ fn a_source_cannot_raise_its_own_trust() {
             "{source}"
         );
     });
-    attempts!("frontmatter").refused("a forged .source");
     let trusted = ImportOptions { trust: TrustTier::Indexed, ..options() };
     assert_eq!(imported(&files, &trusted).skills[0].provenance.trust_tier, TrustTier::Indexed);
 }
@@ -462,10 +443,6 @@ fn scripts_are_left_out_unless_asked_for() {
         assert_eq!(names(&skill.skill.files), [".source", "SKILL.md", "assets/z.sh", "run.sh"]);
         assert_eq!(skill.left_out, ["scripts/lib/y.sh", "scripts/x.py"]);
         assert!(!skill.provenance.scripts_imported);
-        let mut tried = attempts!("archives");
-        for script in &skill.left_out {
-            tried.refused(script);
-        }
     });
     with_tree(&files, &ImportOptions { with_scripts: true, ..options() }, |imported| {
         let skill = &imported.skills[0];
@@ -516,10 +493,6 @@ fn danger_needs_consent() {
         "it requires shell:execute, and nobody agreed to that; `--accept-dangerous` does"
     );
     assert_eq!(none.refused[1].dangerous_capabilities, ["network:listen"]);
-    let mut tried = attempts!("frontmatter");
-    for refused in &none.refused {
-        tried.refused(&refused.reason);
-    }
     let all = imported(&files, &ImportOptions { accept_dangerous: true, ..options() });
     assert_eq!(all.skills.len(), 3);
     assert_eq!(all.skills[0].provenance.dangerous_capabilities, ["shell:execute"]);
@@ -696,13 +669,9 @@ fn a_sum_that_does_not_match_refuses_the_site() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let error = read(&site(&digest, "a/SKILL.md", "a", "9.0.0")).unwrap_err();
     assert!(error.message().contains("its schema is"), "{error}");
-    let mut tried = attempts!("archives");
     // Nothing is decoded.
     let error = read(&site(&digest, "..%2f..%2fsecret", "a", "0.2.0")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    for name in ["another sum", "an escape", "a file that is not there", "a schema of tomorrow"] {
-        tried.refused(format!("a site with {name}"));
-    }
     for (url, name) in [
         ("../../secret", "a"),
         ("https://h/a", "a"),
@@ -721,7 +690,6 @@ fn a_sum_that_does_not_match_refuses_the_site() {
     ] {
         let source = read(&site(&digest, url, name, "0.2.0")).unwrap();
         assert!(source.skills.is_empty() && source.skipped[0].refused, "{url} {name}");
-        tried.refused(format!("a site with `{name}` at `{url}`"));
     }
 }
 
@@ -730,7 +698,6 @@ fn a_skill_without_its_file_is_not_exported() {
     let skill = SkillFiles::new("a", vec![SourceFile::from_bytes("x", "x")]).unwrap();
     let error = export(&[skill], Format::Zip, &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidSkill);
-    let mut tried = attempts!("archives");
     for (path, names) in [
         ("/a", vec!["x"]),
         ("a/../b", vec!["x"]),
@@ -748,7 +715,6 @@ fn a_skill_without_its_file_is_not_exported() {
     ] {
         let files = names.iter().map(|name| SourceFile::from_bytes(*name, "")).collect();
         assert!(SkillFiles::new(path, files).is_err(), "{path} {names:?}");
-        tried.refused(format!("a skill `{path}` of {names:?}"));
     }
 }
 
@@ -791,7 +757,6 @@ fn other_content_is_not_overwritten_unless_told() {
 fn nothing_is_written_through_a_link() {
     use std::os::unix::fs::symlink;
     let outside = tree(&[("file", "old")]);
-    let mut tried = attempts!("archives");
     for (link, to) in [("deeds", ""), ("notes", ""), ("notes/SKILL.md", "file")] {
         let target = tempfile::tempdir().unwrap();
         let at = target.path().join(link);
@@ -801,7 +766,6 @@ fn nothing_is_written_through_a_link() {
         assert!(error.message().contains("is a link; it is not written to"), "{error}");
         assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "old");
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
-        tried.refused(format!("written through a link at {link}"));
     }
 }
 
@@ -837,7 +801,6 @@ fn a_new_skill_is_valid() {
 fn a_bad_name_is_refused_in_the_words_of_the_validator() {
     let folder = tempfile::tempdir().unwrap();
     let long = "x".repeat(65);
-    let mut tried = attempts!("frontmatter");
     for (name, description, words) in [
         ("..", "d", "contains invalid characters"),
         ("/a", "d", "contains invalid characters"),
@@ -859,7 +822,6 @@ fn a_bad_name_is_refused_in_the_words_of_the_validator() {
         let error = new_skill(name, description, folder.path()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidSkill, "{error}");
         assert!(error.message().contains(words), "{error}");
-        tried.refused(format!("`{name}`: `{description}`"));
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     new_skill("a", "d", folder.path()).unwrap();

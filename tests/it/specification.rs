@@ -5,8 +5,6 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use skillfs::{AvailableSkill, Document, available_skills, read_properties, validate};
 
-use crate::attempts::attempts;
-
 #[derive(Deserialize)]
 struct Case {
     id: String,
@@ -74,7 +72,6 @@ fn hostile_frontmatter_is_bounded_and_told() {
     for i in 1..60 {
         bomb += &format!("a{i}: &a{i} [*a{0}, *a{0}, *a{0}, *a{0}, *a{0}]\n", i - 1);
     }
-    let mut tried = attempts!("frontmatter");
     let many: String = (0..50_000).map(|i| format!("k{i}: v\n")).collect();
     for (name, fields, code) in [
         ("alias bomb", bomb, "quoted"),
@@ -104,7 +101,6 @@ fn hostile_frontmatter_is_bounded_and_told() {
         // A small file makes a small skill.
         let size = serde_json::to_string(&document.manifest).unwrap().len();
         assert!(size < 100_000, "{name}: {size} bytes");
-        tried.refused(name);
     }
     let tagged =
         Document::load(b"---\nname: !!str x\ndescription: !custom d\n---\n", "x", "SKILL.md").unwrap();
@@ -114,8 +110,6 @@ fn hostile_frontmatter_is_bounded_and_told() {
             .unwrap();
     assert!(invalid.manifest.description.starts_with('d'));
     assert!(!validate(b"---\nname: x\ndescription: \xff\n---\n", "x").is_empty());
-    tried.refused("tags of programs");
-    tried.refused("bytes that are no text");
 }
 
 /// Pieces of frontmatter, in any order.
