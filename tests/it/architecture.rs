@@ -179,6 +179,20 @@ fn no_files_of_a_room_import_each_other_in_a_circle() {
     assert_eq!(circle("a", &bad[..2]), None);
 }
 
+/// The library compiles and is tested without the files of the integration tests.
+#[test]
+fn no_source_file_includes_a_file_of_the_tests() {
+    let from_tests = |text: &str| {
+        let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        lines.any(|line| (line.contains("#[path") || line.contains("include")) && line.contains("../tests/"))
+    };
+    for (file, text) in rust_files("src") {
+        assert!(!from_tests(&text), "src/{file} includes a file of tests/");
+    }
+    assert!(from_tests("#[path = \"../tests/it/x.rs\"]"));
+    assert!(from_tests("const X: &str = include_str!(\"../tests/it/x.json\");"));
+}
+
 #[test]
 fn every_room_has_its_rule_in_the_book() {
     let book =

@@ -1,13 +1,13 @@
 //! `skillfs doctor`: what is wrong, and the line that fixes it.
 
 use std::process::Output;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use skillfs::admin::{NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::embedded::Embedded;
-use skillfs::{Diagnosis, Library, LibraryId, Session, SkillFs, Timeouts, UserId, Verdict};
+use skillfs::{Check, Diagnosis, Library, LibraryId, Session, SkillFs, ThreadId, Timeouts, UserId, Verdict};
 use tokio::sync::Notify;
 
 use crate::cli::program;
@@ -643,4 +643,105 @@ async fn doctor_who_goes_away_leaves_no_probe_of_conditions() {
         all.iter().filter(|r| r.method == method && r.target.contains("skillfs-probe-")).count()
     };
     assert_eq!((probes("PUT"), probes("DELETE")), (1, 1));
+}
+
+/// What a diagnosis of a session with a role finds of its confinement, where what the session's policy does not allow
+/// is answered so; and the requests that it does not allow.
+async fn confinement(
+    decide: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
+) -> (Check, Vec<String>) {
+    let cloud = Cloud::start().await;
+    let foreign = Arc::new(Mutex::new(Vec::new()));
+    let log = foreign.clone();
+    *cloud.rules.breach.lock().unwrap() = Some(Box::new(move |request| {
+        log.lock().unwrap().push(request.clone());
+        decide(request)
+    }));
+    let fs = cloud.fs(|settings| settings.max_attempts = 1).await;
+    let session = Session {
+        user: Some(UserId::parse("ana").unwrap()),
+        thread: Some(ThreadId::parse("t1").unwrap()),
+        ..Session::default()
+    };
+    let diagnosis = fs.diagnose(&session).await;
+    let check = diagnosis.checks.into_iter().find(|check| check.name == "confinement").unwrap();
+    let without_role = cloud.bucket.through(&cloud.wire.endpoint).await.diagnose(&session).await;
+    assert_eq!(found(&without_role, "confinement", "").0, Verdict::Note);
+    let requests = foreign.lock().unwrap();
+    assert!(
+        requests.iter().filter(|r| r.method == "PUT").all(|r| r.header("if-none-match") == Some("*")),
+        "{requests:?}"
+    );
+    (check, requests.iter().map(|r| format!("{} {}", r.operation(), r.target)).collect())
+}
+
+fn accepted() -> Reply {
+    Reply::Raw(response(200, "application/xml", b"<ListBucketResult></ListBucketResult>"))
+}
+
+#[tokio::test]
+async fn confinement_is_kept_where_everything_is_refused() {
+    let (check, requests) = confinement(|_| None).await;
+    assert_eq!((check.verdict, check.fix), (Verdict::Good, None));
+    let operations: Vec<_> = requests.iter().map(|r| r.split(' ').next().unwrap()).collect();
+    assert_eq!(operations, ["LIST", "LIST", "GET", "PUT", "PUT", "PUT"]);
+    assert!(requests[0].contains("prefix=threads%2F") && !requests[2].contains("threads/t1/"));
+    assert!(requests[4].contains("/test-bucket/ana/.skillfs/skillfs-doctor-"), "{requests:?}");
+}
+
+#[tokio::test]
+async fn confinement_is_broken_by_anything_that_is_allowed() {
+    type Decide = fn(&Request) -> Option<Reply>;
+    let lists: Decide = |r| (r.operation() == "LIST" && r.target.contains("threads")).then(accepted);
+    let all: Decide = |r| (r.operation() == "LIST" && !r.target.contains("threads")).then(accepted);
+    let reads: Decide = |r| (r.operation() == "GET").then(|| Reply::error(404, "NoSuchKey"));
+    let threads: Decide = |r| (r.target.contains("/threads/") && r.method != "GET").then(accepted);
+    let beside: Decide = |r| r.target.contains("/ana/.skillfs/").then(accepted);
+    let library: Decide = |r| r.target.contains("/ana/skills/").then(accepted);
+    for (decide, what, deletes) in [
+        (lists, "it may list `threads/`", 0),
+        (all, "it may list the whole bucket", 0),
+        (reads, "it may read in another thread", 0),
+        (threads, "it may write to another thread", 1),
+        (beside, "it may write below `ana/.skillfs/`", 1),
+        (library, "it may write to the library of user `ana`", 1),
+    ] {
+        let (check, requests) = confinement(decide).await;
+        assert_eq!((check.verdict, check.found), (Verdict::Wrong, format!("broken: {what}")));
+        assert!(check.fix.unwrap().contains("terraform/README.md"));
+        assert_eq!(requests.iter().filter(|r| r.starts_with("DELETE")).count(), deletes, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_broken_confinement_left_behind_is_named() {
+    let (check, _) = confinement(|r| (r.method == "PUT").then(accepted)).await;
+    assert_eq!(check.verdict, Verdict::Wrong);
+    assert_eq!(check.found.matches("is left behind").count(), 3, "{}", check.found);
+    let fix = check.fix.unwrap();
+    assert_eq!(fix.matches(" s3 rm s3://test-bucket/").count(), 3, "{fix}");
+}
+
+#[tokio::test]
+async fn a_confinement_that_cannot_be_asked_for_is_not_kept() {
+    let (check, _) =
+        confinement(|r| (r.operation() == "LIST").then(|| Reply::error(400, "ExpiredToken"))).await;
+    assert_eq!(check.verdict, Verdict::Warning, "{}", check.found);
+    let (check, requests) = confinement(|_| Some(Reply::Reset)).await;
+    assert_eq!((check.verdict, requests.len()), (Verdict::Warning, 1), "{}", check.found);
+}
+
+#[tokio::test]
+async fn what_may_be_left_behind_by_a_trespass_is_named() {
+    // The answer to a write is lost, and deleting is refused.
+    let (check, requests) = confinement(|r| (r.method == "PUT").then_some(Reply::Reset)).await;
+    let said = format!("{} {}", check.found, check.fix.unwrap_or_default());
+    assert!(said.contains("skillfs-doctor-"), "{said:?} {requests:?}");
+}
+
+#[tokio::test]
+async fn writing_to_the_skills_of_a_library_is_tried() {
+    let (check, requests) =
+        confinement(|r| (r.method != "GET" && r.target.contains("/ana/skills/")).then(accepted)).await;
+    assert_eq!(check.verdict, Verdict::Wrong, "{} {requests:?}", check.found);
 }

@@ -27,6 +27,9 @@ pub struct Cloud {
     pub rules: Arc<Rules>,
 }
 
+/// Decides what is answered to a request.
+pub type Decide = Box<dyn Fn(&Request) -> Option<Reply> + Send + Sync>;
+
 /// What the cloud knows and does. Tests change it at any time.
 pub struct Rules {
     issued: Mutex<Vec<Issued>>,
@@ -59,6 +62,8 @@ pub struct Rules {
     pub slow_answer: Mutex<Option<(String, Duration)>>,
     /// What the role's own policy denies: to sessions whose policy contains the first, keys below the second.
     pub role_denies: Mutex<Option<(String, String)>>,
+    /// What is answered to requests that the policy of their session does not allow; all others are refused.
+    pub breach: Mutex<Option<Decide>>,
 }
 
 /// One answer of STS.
@@ -95,6 +100,7 @@ impl Cloud {
             role_denies: Mutex::default(),
             no_expiration: AtomicBool::new(false),
             slow_answer: Mutex::default(),
+            breach: Mutex::default(),
         });
         let (decide, name) = (rules.clone(), bucket.name.clone());
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| decide.decide(request, &name)).await;
@@ -172,7 +178,9 @@ impl Rules {
                 || !allows(&issued.policy, action, what, bucket)
         });
         if refused {
-            return Reply::error(403, "AccessDenied");
+            let breach = self.breach.lock().unwrap();
+            let answer = breach.as_ref().and_then(|decide| decide(request));
+            return answer.unwrap_or_else(|| Reply::error(403, "AccessDenied"));
         }
         match &*self.slow_answer.lock().unwrap() {
             Some((part, pause)) if request.target.contains(part) => Reply::ForwardAfter(*pause),
