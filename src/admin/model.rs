@@ -5,6 +5,8 @@
 //! killed is one that never takes its next step: so every state is also examined as if all processes had been
 //! killed in it. `Bug` switches mistakes on, each of which must be found.
 
+#![cfg(test)]
+
 mod mirror;
 mod others;
 mod push;

@@ -1,5 +1,7 @@
 //! The mirror writer, which runs after a commit and as `repair`, and which completes the mirror to unpublish.
 
+#![cfg(test)]
+
 use super::super::protocol::{self, Act, Commit, Key};
 use super::others::Scan;
 use super::world::{Contents, GONE, Index, Kind, MirrorRecord, PATHS, Request, World, contents};

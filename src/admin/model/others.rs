@@ -1,5 +1,7 @@
 //! The other processes: `admin index`, prune, readers, a replica, and programs that know nothing of releases.
 
+#![cfg(test)]
+
 use std::time::Duration;
 
 use super::super::protocol;

@@ -1,5 +1,7 @@
 //! A push, up to its commit. `admin index` and publishing a plain library commit in the same way.
 
+#![cfg(test)]
+
 use super::super::protocol::{self, Commit};
 use super::mirror::{FirstMirror, Mirror};
 use super::world::{

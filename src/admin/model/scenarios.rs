@@ -1,5 +1,7 @@
 //! The scenarios, and what must and must not be found in them.
 
+#![cfg(test)]
+
 use super::*;
 
 fn push(id: u8, want: Contents) -> Proc {

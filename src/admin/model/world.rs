@@ -1,5 +1,7 @@
 //! The bucket: its objects, its clock, the requests that are still on their way, and what the checks remember.
 
+#![cfg(test)]
+
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
