@@ -13,12 +13,14 @@ mod mirror;
 #[cfg(test)]
 mod model;
 mod new;
+mod overview;
 mod plain;
 mod plan;
 mod protocol;
 mod prune;
 mod publish;
 mod release;
+mod repair;
 mod verify;
 mod work;
 
@@ -29,9 +31,10 @@ pub use self::history::Release;
 pub use self::library::LibraryKind;
 pub use self::many::PushedToUser;
 pub use self::new::{IntoKind, NewFile, NewLibrary, NewSkill, PushOptions};
+pub(crate) use self::overview::Overview;
 pub use self::plan::Plan;
 pub use self::prune::Pruned;
 pub use self::publish::Published;
-pub(crate) use self::verify::Overview;
-pub use self::verify::{Problem, RepairOptions, Severity, Verified};
+pub use self::repair::RepairOptions;
+pub use self::verify::{Problem, Severity, Verified};
 pub use self::work::{PushProgress, PushWatch};

@@ -1,14 +1,22 @@
 //! The command line: a thin layer over the library. Data goes to stdout, talk to stderr.
 
 mod admin;
+mod admin_args;
 mod args;
+mod connect;
 mod demo;
 mod doctor;
 mod files;
+mod import;
 mod libraries;
 mod output;
+mod progress;
+mod prompt;
 mod publish;
+mod push_users;
+mod report;
 mod skills;
+mod terminal;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -19,19 +27,14 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
-use self::args::{Args, Command, Global, Grant, RoleWith};
+use self::args::{Args, Command};
+use self::connect::{open, session};
 use self::output::Output;
-use crate::backend::{S3Backend, SkillFs, Window};
-use crate::config::{self, Role, Settings, env};
-use crate::embedded::Embedded;
+use crate::backend::Window;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-use crate::mount::{Access, Grants, Mounts, Session};
+use crate::mount::Mounts;
 use crate::path::VirtualPath;
 use crate::store::all_aborted;
-
-/// The bucket of an embedded store that is given no other.
-const EMBEDDED_BUCKET: &str = "skillfs";
 
 /// How long the last work may take behind the end of a command.
 const LAST_WORK: Duration = Duration::from_millis(500);
@@ -103,7 +106,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     if let Command::Completions { shell } = command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Args::command(), "skillfs", &mut script);
-        output::print_raw(&script)?;
+        terminal::print_raw(&script)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Command::Admin(command) = command {
@@ -154,112 +157,11 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The session that flags and environment name, on the store that they name.
-async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backend> {
-    let session = session(global)?;
-    Ok(connect_with(global, role(global)?, writes, output).await?.session(&session))
-}
-
-/// The store that flags and environment name, for those who look after libraries: without a role.
-async fn connect(global: &Global, writes: bool, output: &Output) -> Result<SkillFs> {
-    connect_with(global, None, writes, output).await
-}
-
-/// A local store is made by what `writes` new files.
-async fn connect_with(global: &Global, role: Option<Role>, writes: bool, output: &Output) -> Result<SkillFs> {
-    match &global.embedded {
-        Some(directory) => {
-            let new = !directory.is_file() && !Embedded::is_in(directory);
-            let shown = directory.display();
-            // Who mistypes a directory wants to know, and not a new store in it.
-            if new && !writes {
-                return Err(Error::new(ErrorKind::Unavailable, format!("there is no store in `{shown}`"))
-                    .with_hint(format!(
-                        "write a file to make one, or fill it with sample data: `skillfs demo --embedded {shown}`"
-                    )));
-            }
-            let embedded = Embedded::open(directory).await?;
-            let settings = embedded_settings(global);
-            if writes {
-                embedded.create_bucket(&settings.bucket).await?;
-            }
-            if new {
-                output.note(&format!("made a new store in `{shown}`"));
-            }
-            SkillFs::embedded(&embedded, &settings).await
-        }
-        None => {
-            let settings = Settings {
-                endpoint_url: global.endpoint_url.clone().or_else(config::endpoint_from_env),
-                region: global.region.clone(),
-                role,
-                ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
-            };
-            SkillFs::connect(&settings).await
-        }
-    }
-}
-
-/// An embedded store is a directory of one's own. The environment's bucket is one on S3.
-fn embedded_settings(global: &Global) -> Settings {
-    Settings::new(global.bucket.as_deref().unwrap_or(EMBEDDED_BUCKET))
-}
-
-/// The role that flags and environment name.
-fn role(global: &Global) -> Result<Option<Role>> {
-    if global.embedded.is_some() {
-        // clap does not see that across levels. The environment's role is one on AWS, as its bucket is.
-        return match &global.role_arn {
-            Some(_) => Err(Error::new(ErrorKind::InvalidInput, "an embedded store has no roles")
-                .with_hint("leave `--role-arn` out, or use a bucket on S3")),
-            None => Ok(None),
-        };
-    }
-    let Some(arn) = config::given(&global.role_arn, env::ROLE_ARN) else {
-        if global.role_external_id.is_some() || !global.role_with.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "options of a role are given, and no role")
-                .with_hint(format!("name it with `--role-arn` or {}", env::ROLE_ARN)));
-        }
-        return Ok(None);
-    };
-    let with = |option| global.role_with.contains(&option);
-    Ok(Some(Role {
-        external_id: global.role_external_id.clone(),
-        session_tags: with(RoleWith::Tags),
-        compact_policy: with(RoleWith::Compact),
-        kms: with(RoleWith::Kms),
-        ..Role::new(arn)
-    }))
-}
-
-fn session(global: &Global) -> Result<Session> {
-    Ok(Session {
-        user: config::given(&global.user, env::USER).map(UserId::try_from).transpose()?,
-        thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
-        ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
-        libraries: libraries(global)?,
-        grants: grants(global),
-        ..Session::default()
-    })
-}
-
-fn grants(global: &Global) -> Grants {
-    if global.read_only {
-        return Grants::READ_ONLY;
-    }
-    let ticket = match global.grant.contains(&Grant::TicketWrite) {
-        true => Access::ReadWrite,
-        false => Access::ReadOnly,
-    };
-    Grants { ticket, ..Grants::default() }
-}
-
-/// `--library` as often as wanted, else a list between commas in the environment.
-fn libraries(global: &Global) -> Result<Vec<LibraryId>> {
-    let listed =
-        config::given(&None, env::LIBRARIES).filter(|_| global.library.is_empty()).unwrap_or_default();
-    let listed = listed.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned);
-    global.library.iter().cloned().chain(listed).map(LibraryId::try_from).collect()
+/// Runs work on local files on a thread that may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::new(ErrorKind::Internal, "the work on local files broke off").with_source(e))?
 }
 
 /// `-v` shows operations and requests with their times, `-vv` all that the libraries say.

@@ -4,7 +4,10 @@
 //! demonstrations and tests, and holds one machine's data; it checks signatures against one fixed
 //! key and knows no users.
 
+mod conditions;
 mod db;
+mod headers;
+mod pages;
 mod parts;
 mod service;
 mod upload;

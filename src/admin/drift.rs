@@ -7,10 +7,10 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
 use super::compare::FileAction;
-use super::library::{Versioned, mirrored_keys, read_mirror, read_record};
+use super::library::{Versioned, mirrored_keys, read_index, read_mirror, read_record};
 use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, Key};
-use crate::backend::S3Backend;
+use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Mirror, Sha256};
 use crate::mount::Library;
@@ -218,4 +218,41 @@ pub(super) async fn to_publish(
             (path, new)
         })
         .collect())
+}
+
+impl SkillFs {
+    /// What others have changed in the keys of a published library; nothing for a plain one.
+    ///
+    /// Costs the index, the record of the mirror, a listing, and one request for each key that differs.
+    ///
+    /// # Errors
+    /// Those of the storage; [`ErrorKind::Corrupt`] when the index is damaged.
+    pub async fn drift(&self, library: &Library) -> Result<Vec<Drift>> {
+        let backend = self.own_session(&library.session()).fresh();
+        let Some(found) = read_index(&backend, library).await?.filter(|found| found.value.is_published())
+        else {
+            return Ok(Vec::new());
+        };
+        Ok(compare_mirror(&backend, library, &found.value).await?.drift)
+    }
+}
+
+/// The mirror, compared with the newest release.
+pub(crate) struct MirrorState {
+    pub(crate) drift: Vec<Drift>,
+    /// Keys that are still to be written or deleted.
+    pub(crate) behind: u64,
+}
+
+pub(super) async fn compare_mirror(
+    backend: &S3Backend,
+    library: &Library,
+    index: &Index,
+) -> Result<MirrorState> {
+    let mirror = read_mirror(backend, library).await?.and_then(|found| found.value);
+    let recorded = Recorded::of(backend, library, index, mirror.as_ref()).await;
+    let present = mirrored_keys(backend, library).await?;
+    let compared = compare(backend, library, index, &recorded, &present, false).await?;
+    let behind = compared.values().filter(|key| matches!(key.act, Act::Write | Act::Delete)).count() as u64;
+    Ok(MirrorState { drift: drifted(index, &compared), behind })
 }

@@ -69,7 +69,27 @@ enum Done {
     Drift(Drift),
 }
 
-impl Mirroring<'_> {
+impl<'a> Mirroring<'a> {
+    /// The mirror of a release that somebody else has committed: others' changes stay, and the record is believed.
+    pub(super) fn new(
+        backend: &'a S3Backend,
+        library: &'a Library,
+        patience: Duration,
+        watch: PushWatch<'a>,
+    ) -> Self {
+        Self {
+            backend,
+            library,
+            own: None,
+            contents: BTreeMap::new(),
+            thorough: false,
+            adopting: false,
+            overwrite: false,
+            patience,
+            watch,
+        }
+    }
+
     /// Brings the mirror to the newest release. `base` is the release that ours was made on; `keys` are those that
     /// are known to be the library's own.
     ///

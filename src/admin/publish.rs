@@ -96,16 +96,12 @@ impl SkillFs {
             return Ok(published);
         }
         let mirroring = |own, contents| Mirroring {
-            backend: &backend,
-            library,
             own,
             contents,
-            thorough: false,
             adopting: plan.adopted.is_some(),
             // What was uploaded to a plain library meanwhile becomes a release, and is never replaced.
             overwrite: plan.options.overwrite && plan.adopted.is_none(),
-            patience: self.conflict_patience(),
-            watch,
+            ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
         };
         if !plan.changes() {
             // What a push that was killed has left behind is completed.
@@ -293,15 +289,8 @@ impl SkillFs {
                 return Err(plain_already(library));
             }
             let mirroring = Mirroring {
-                backend: &backend,
-                library,
-                own: None,
-                contents: BTreeMap::new(),
                 thorough: true,
-                adopting: false,
-                overwrite: false,
-                patience: self.conflict_patience(),
-                watch,
+                ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
             };
             let mirrored = mirroring.complete(index.clone(), None, BTreeMap::new()).await?;
             let Mirrored { drift, settled } = mirrored;

@@ -1,7 +1,6 @@
-//! Verifying: the index, the blobs and the mirror of a library, compared with each other; and repairing what can be.
+//! Verifying: the index, the blobs and the mirror of a library, compared with each other.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -9,16 +8,11 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::compare::FileAction;
-use super::drift::{self, Drift, Recorded};
-use super::library::{
-    LibraryKind, State, Versioned, mirrored_keys, nothing_there, only_over, read_index, read_mirror,
-    read_record,
-};
-use super::mirror::Mirroring;
-use super::protocol::Act;
+use super::drift::{Drift, MirrorState, compare_mirror};
+use super::library::{LibraryKind, State, Versioned, nothing_there, read_record};
 use super::work::{PushProgress, PushWatch};
 use crate::backend::{S3Backend, SkillFs, Union};
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Sha256};
 use crate::manifest::validate;
 use crate::mount::Library;
@@ -78,18 +72,6 @@ pub struct Verified {
     pub problems: Vec<Problem>,
 }
 
-/// How to repair a library.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct RepairOptions {
-    /// Reads every blob, to compare its digest.
-    pub read: bool,
-    /// Replaces what others have changed in the mirror.
-    pub overwrite: bool,
-    /// The release that a damaged or lost index is restored from: its number, or `NUMBER-ID`.
-    pub release: Option<String>,
-}
-
 impl Verified {
     /// Whether nothing is wrong that was not repaired.
     #[must_use]
@@ -108,38 +90,23 @@ impl Verified {
         self.problems.push(Problem { severity, code, path, message, repaired: false });
     }
 
-    fn has(&self, codes: &[&str]) -> bool {
+    pub(super) fn has(&self, codes: &[&str]) -> bool {
         self.problems.iter().any(|problem| codes.contains(&problem.code))
     }
 
-    fn sort(&mut self) {
+    pub(super) fn sort(&mut self) {
         self.problems.sort_by(|one, other| (one.severity, &one.path).cmp(&(other.severity, &other.path)));
     }
 }
 
 /// A release whose record is intact.
-struct Intact {
-    name: String,
-    record: Index,
-    bytes: bytes::Bytes,
+pub(super) struct Intact {
+    pub(super) name: String,
+    pub(super) record: Index,
+    pub(super) bytes: bytes::Bytes,
 }
 
 impl SkillFs {
-    /// What others have changed in the keys of a published library; nothing for a plain one.
-    ///
-    /// Costs the index, the record of the mirror, a listing, and one request for each key that differs.
-    ///
-    /// # Errors
-    /// Those of the storage; [`ErrorKind::Corrupt`] when the index is damaged.
-    pub async fn drift(&self, library: &Library) -> Result<Vec<Drift>> {
-        let backend = self.own_session(&library.session()).fresh();
-        let Some(found) = read_index(&backend, library).await?.filter(|found| found.value.is_published())
-        else {
-            return Ok(Vec::new());
-        };
-        Ok(compare_mirror(&backend, library, &found.value).await?.drift)
-    }
-
     /// Compares the index, the blobs and the mirror of a library.
     ///
     /// With `read`, every blob of the newest release is read. Costs the index, the record of the mirror, listings of
@@ -222,82 +189,6 @@ impl SkillFs {
         }
         Ok(())
     }
-
-    /// Verifies, and repairs what can be: restores a damaged index from the release that is named, blobs from other
-    /// copies of their content, and completes the mirror. With [`RepairOptions::overwrite`], reverts what others have
-    /// changed there; without, nothing of theirs is touched.
-    ///
-    /// # Errors
-    /// As [`SkillFs::verify`]; [`ErrorKind::InvalidInput`] when the release that is named is not intact.
-    pub async fn repair(
-        &self,
-        library: &Library,
-        options: &RepairOptions,
-        watch: PushWatch<'_>,
-    ) -> Result<Verified> {
-        let before = self.verify(library, options.read, watch).await?;
-        let backend = self.own_session(&library.session()).fresh();
-        backend.check_conditions(library).await?;
-        if before.has(&["bad-index", "lost-index"]) {
-            match &options.release {
-                Some(release) => restore_index(&backend, library, release).await?,
-                None => return Ok(before),
-            }
-        } else if options.release.is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("the index of {library} is not damaged"),
-            )
-            .with_hint("to go back to a release: `admin rollback N`"));
-        }
-        if let Some(Versioned { value: index, .. }) = read_index(&backend, library).await? {
-            restore_blobs(&backend, library, &index, &before).await?;
-            if index.is_published() {
-                let mirroring = Mirroring {
-                    backend: &backend,
-                    library,
-                    own: None,
-                    contents: BTreeMap::new(),
-                    thorough: true,
-                    adopting: false,
-                    overwrite: options.overwrite,
-                    patience: self.conflict_patience(),
-                    watch,
-                };
-                mirroring.complete(index, None, BTreeMap::new()).await?;
-            }
-        }
-        let mut after = self.verify(library, options.read, watch).await?;
-        for problem in before.problems {
-            let left =
-                after.problems.iter().any(|left| left.code == problem.code && left.path == problem.path);
-            if !left && problem.severity != Severity::Info {
-                after.problems.push(Problem { repaired: true, ..problem });
-            }
-        }
-        after.sort();
-        Ok(after)
-    }
-}
-
-/// The mirror, compared with the newest release.
-pub(crate) struct MirrorState {
-    pub(crate) drift: Vec<Drift>,
-    /// Keys that are still to be written or deleted.
-    pub(crate) behind: u64,
-}
-
-pub(crate) async fn compare_mirror(
-    backend: &S3Backend,
-    library: &Library,
-    index: &Index,
-) -> Result<MirrorState> {
-    let mirror = read_mirror(backend, library).await?.and_then(|found| found.value);
-    let recorded = Recorded::of(backend, library, index, mirror.as_ref()).await;
-    let present = mirrored_keys(backend, library).await?;
-    let compared = drift::compare(backend, library, index, &recorded, &present, false).await?;
-    let behind = compared.values().filter(|key| matches!(key.act, Act::Write | Act::Delete)).count() as u64;
-    Ok(MirrorState { drift: drift::drifted(index, &compared), behind })
 }
 
 fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
@@ -323,7 +214,7 @@ fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
     }
 }
 
-async fn stored_blobs(backend: &S3Backend, library: &Library) -> Result<BTreeSet<String>> {
+pub(super) async fn stored_blobs(backend: &S3Backend, library: &Library) -> Result<BTreeSet<String>> {
     Ok(backend.objects(&library.blobs()).await?.into_iter().map(|(key, _)| key).collect())
 }
 
@@ -463,45 +354,7 @@ async fn read_all(
     Ok(())
 }
 
-/// Writes blobs again from other copies of their content: the mirror's key, or a blob of another release.
-async fn restore_blobs(
-    backend: &S3Backend,
-    library: &Library,
-    index: &Index,
-    found: &Verified,
-) -> Result<()> {
-    let broken: Vec<&Problem> = found
-        .problems
-        .iter()
-        .filter(|problem| matches!(problem.code, "missing-blob" | "damaged-blob"))
-        .collect();
-    if broken.is_empty() {
-        return Ok(());
-    }
-    let stored = stored_blobs(backend, library).await?;
-    for Problem { path, .. } in broken {
-        let Some(file) = index.files.get(path) else { continue };
-        let key = library.blob(file.sha256, &file.blob.id);
-        let (_, mirrored) = library.file(path)?;
-        let digest = format!("/{}-", file.sha256);
-        let copies = stored.iter().filter(|other| other.contains(&digest) && *other != key.as_str());
-        let copies = copies.filter_map(|other| library.listed_beside(other));
-        for copy in copies.chain([mirrored]) {
-            let Some((_, bytes)) = backend.object(copy.key()).await? else { continue };
-            if Sha256::of(&bytes) != file.sha256 {
-                continue;
-            }
-            let seen = backend.object_meta(key.key()).await?.and_then(|meta| meta.etag);
-            let name = path.rsplit('/').next().unwrap_or_default();
-            // The same key has the same content again, so nobody can tell the difference.
-            backend.put_object(&key, name, bytes, only_over(seen.as_deref())).await?;
-            break;
-        }
-    }
-    Ok(())
-}
-
-async fn intact_releases(backend: &S3Backend, library: &Library) -> Result<Vec<Intact>> {
+pub(super) async fn intact_releases(backend: &S3Backend, library: &Library) -> Result<Vec<Intact>> {
     let mut intact = Vec::new();
     for (key, _) in backend.objects(&library.releases()).await? {
         let Some(name) = key.rsplit('/').next().and_then(|name| name.strip_suffix(".json")) else { continue };
@@ -515,7 +368,7 @@ async fn intact_releases(backend: &S3Backend, library: &Library) -> Result<Vec<I
     Ok(intact)
 }
 
-fn restorable(intact: &[Intact]) -> String {
+pub(super) fn restorable(intact: &[Intact]) -> String {
     if intact.is_empty() {
         return "no release is intact: push the library again".to_owned();
     }
@@ -524,81 +377,4 @@ fn restorable(intact: &[Intact]) -> String {
         "restore one of its releases with `--repair --release N` (intact, the newest first: {})",
         names.join(", ")
     )
-}
-
-/// The index of a release becomes the index again. Nothing is guessed: the release is named.
-async fn restore_index(backend: &S3Backend, library: &Library, release: &str) -> Result<()> {
-    let intact = intact_releases(backend, library).await?;
-    let wanted: Vec<&Intact> = intact
-        .iter()
-        .filter(|intact| intact.name == release || intact.record.release.to_string() == release)
-        .collect();
-    let [wanted] = wanted.as_slice() else {
-        let names: Vec<_> = wanted.iter().map(|intact| intact.name.as_str()).collect();
-        let (kind, message) = match names.is_empty() {
-            true => (ErrorKind::NotFound, format!("{library} has no intact release `{}`", shorten(release))),
-            false => {
-                let names = names.join(", ");
-                (
-                    ErrorKind::Ambiguous,
-                    format!("two publishers wrote release {release}: {names}; only one was committed"),
-                )
-            }
-        };
-        return Err(Error::new(kind, message).with_hint(restorable(&intact)));
-    };
-    let conflict = || {
-        Error::new(ErrorKind::Conflict, format!("somebody else wrote the index of {library}"))
-            .with_hint("verify it again")
-    };
-    // Only over what is still damaged, or not there.
-    let seen = match backend.object(library.index().key()).await? {
-        Some((_, bytes)) if Index::decode(&bytes).is_ok() => return Err(conflict()),
-        Some((meta, _)) => meta.etag,
-        None => None,
-    };
-    let put = backend.put_document(&library.index(), wanted.bytes.clone(), only_over(seen.as_deref())).await;
-    backend.library_changed();
-    match put.map_err(|e| e.during("restore the index of", library))? {
-        Some(_) => Ok(()),
-        None => Err(conflict()),
-    }
-}
-
-/// What an administrator wants to know first: the kind of a library, and how its mirror is.
-pub(crate) struct Overview {
-    pub(crate) kind: LibraryKind,
-    pub(crate) skills: u64,
-    pub(crate) release: u64,
-    pub(crate) mirror: Option<MirrorState>,
-    pub(crate) lost_pins: Vec<(String, u64)>,
-    /// Whether there are releases and no index.
-    pub(crate) lost_index: bool,
-}
-
-impl Overview {
-    pub(crate) async fn of(backend: &S3Backend, library: &Library) -> Result<Self> {
-        let state = State::load(backend, library).await?;
-        let index: Option<&Arc<Index>> = state.index.as_ref().map(|found| &found.value);
-        let mirror = match index.filter(|index| index.is_published()) {
-            Some(index) => Some(compare_mirror(backend, library, index).await?),
-            None => None,
-        };
-        let listed = |index: &Index, release: u64| index.releases.iter().any(|note| note.number == release);
-        let lost = index.iter().flat_map(|index| {
-            index
-                .pins
-                .iter()
-                .filter(|(_, release)| !listed(index, **release))
-                .map(|(skill, at)| (skill.clone(), *at))
-        });
-        Ok(Self {
-            kind: state.kind,
-            skills: state.tree.skills().count() as u64,
-            release: index.map_or(0, |index| index.release),
-            lost_pins: lost.collect(),
-            lost_index: index.is_none() && !backend.objects(&library.releases()).await?.is_empty(),
-            mirror,
-        })
-    }
 }

@@ -5,14 +5,15 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::args::{AdminCommand, Global};
-use super::output::{BAD, GOOD, Output, plural, print, print_raw, to_json, visible};
-use super::{libraries, publish};
+use super::admin_args::AdminCommand;
+use super::args::Global;
+use super::blocking;
+use super::output::Output;
+use super::terminal::{BAD, GOOD, plural, print, print_json, visible};
+use super::{import, libraries, publish};
 use crate::admin::RepairOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{LibraryId, UserId};
 use crate::manifest::Diagnostic;
-use crate::mount::Library;
 use crate::skill::{LocalSkill, check_folder};
 
 pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output) -> Result<ExitCode> {
@@ -38,7 +39,7 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         }
         AdminCommand::Push(args) => publish::push(global, args, output).await,
         AdminCommand::Diff(args) => publish::diff(global, args, output).await,
-        AdminCommand::Import(args) => publish::take(global, args, output).await,
+        AdminCommand::Import(args) => import::run(global, args, output).await,
         AdminCommand::Rollback { release, how } => publish::rollback(global, release, how, output).await,
         AdminCommand::Pin { skill, how } => publish::pin(global, &skill, how, output).await,
         AdminCommand::Unpin { skill } => publish::unpin(global, &skill, output).await,
@@ -83,29 +84,16 @@ fn changes(command: &AdminCommand) -> bool {
     }
 }
 
-/// The library that the flags name. Never the environment's: what was set for a session must not lead
-/// an administrator to the wrong place.
-pub(super) fn library(global: &Global) -> Result<Library> {
-    match (&global.user, global.library.as_slice()) {
-        (Some(user), []) => Ok(Library::User(UserId::try_from(user.clone())?)),
-        (None, [library]) => Ok(Library::Shared(LibraryId::try_from(library.clone())?)),
-        _ => Err(Error::new(ErrorKind::InvalidInput, "name the one library that is meant")
-            .with_hint("give `--user ID` for a user's own, or `--library ID` for a shared one")),
-    }
-}
-
 async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Result<ExitCode> {
-    let checked = tokio::task::spawn_blocking(move || {
-        folders.iter().flat_map(|folder: &PathBuf| check_folder(folder)).collect::<Vec<_>>()
-    })
-    .await
-    .map_err(|e| Error::new(ErrorKind::Internal, "looking at the folders failed").with_source(e))?;
+    let checked: Vec<_> =
+        blocking(move || Ok(folders.iter().flat_map(|folder: &PathBuf| check_folder(folder)).collect()))
+            .await?;
     let mut bad = 0;
     for skill in &checked {
         let wrong = if lenient { skill.loaded.is_err() } else { !skill.problems.is_empty() };
         bad += u64::from(wrong);
         if output.is_json() {
-            print_raw((to_json(&Verdict::of(skill, lenient))? + "\n").as_bytes())?;
+            print_json(&Verdict::of(skill, lenient))?;
         } else {
             print(&verdict(skill, lenient))?;
         }

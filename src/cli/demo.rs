@@ -7,9 +7,9 @@ use include_dir::{Dir, include_dir};
 use serde::Serialize;
 
 use super::args::Global;
-use super::output::{
-    ACCENT, BAD, BOLD, DIM, DIRECTORY, Described, GOOD, Output, plural, print, to_json, visible,
-};
+use super::connect::embedded_settings;
+use super::output::{Described, Output};
+use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, to_json, visible};
 use crate::admin::{IntoKind, PushOptions};
 use crate::backend::{Grep, S3Backend, SkillFs, Window};
 use crate::config::{Freshness, Settings};
@@ -40,7 +40,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     };
     // What was asked for once is not asked for again, however slow the machine is.
     let freshness = Freshness::all(Duration::from_secs(3600));
-    let settings = Settings { freshness, ..super::embedded_settings(global) };
+    let settings = Settings { freshness, ..embedded_settings(global) };
     embedded.create_bucket(&settings.bucket).await?;
     let fs = SkillFs::embedded(&embedded, &settings).await?;
     let objects = seed(&embedded, &settings.bucket).await?;

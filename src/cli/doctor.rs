@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use anstyle::Style;
 
 use super::args::Global;
-use super::output::{ACCENT, BAD, DIM, GOOD, Output, WARN, plural, print, print_raw, to_json, visible};
-use super::{connect_with, role, session};
+use super::connect::{connect_with, role, session};
+use super::output::Output;
+use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, print, print_json, visible};
 use crate::doctor::{Check, Diagnosis, Verdict, shell};
 use crate::error::Result;
 
@@ -17,7 +18,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
         check.fix = check.fix.take().map(|fix| here(&fix, global));
     }
     match output.is_json() {
-        true => print_raw((to_json(&found)? + "\n").as_bytes())?,
+        true => print_json(&found)?,
         false => print(&table(&found))?,
     }
     Ok(if found.healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -9,7 +9,8 @@ use futures_util::{Stream, TryStreamExt, stream};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::args::{Command, Source};
-use super::output::{Output, plural};
+use super::output::Output;
+use super::terminal::plural;
 use crate::backend::{Grep, Overwrite, S3Backend, WriteMode};
 use crate::error::{Error, ErrorKind, Result, shorten};
 

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::admin::library;
 use super::args::Global;
-use super::connect;
-use super::output::{ACCENT, BAD, GOOD, Output, plural, print, print_raw, size, to_json, visible};
-use super::publish::blocking;
+use super::blocking;
+use super::connect::{connect, library};
+use super::output::Output;
+use super::terminal::{ACCENT, BAD, GOOD, plural, print, print_json, size, visible};
 use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions, Severity};
 use crate::entry::format_time;
 use crate::error::{Error, ErrorKind, Result};
@@ -80,7 +80,7 @@ pub(super) async fn verify(
     let found = found?;
     let clean = found.is_clean();
     if output.is_json() {
-        print_raw((to_json(&found)? + "\n").as_bytes())?;
+        print_json(&found)?;
     } else {
         let mut text = String::new();
         for problem in &found.problems {
@@ -335,7 +335,7 @@ async fn read_all(
 
 fn lines(all: &[impl Serialize]) -> Result<ExitCode> {
     for one in all {
-        print_raw((to_json(one)? + "\n").as_bytes())?;
+        print_json(one)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,29 +1,20 @@
-//! What people and machines see: tables that align, colours on a terminal only, JSON on request.
+//! What a command shows: listings, files, matches, notes and failures, as text for people or as JSON.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
-use anstyle::{AnsiColor, Style};
-use indicatif::{ProgressBar, ProgressStyle};
+use anstyle::Style;
 use serde::Serialize;
 
-use crate::admin::PushProgress;
+use super::progress::{Progress, Transfer};
+use super::terminal::{
+    ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_raw, to_json, visible,
+};
 use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::store::SessionCredentials;
-
-pub(super) const BOLD: Style = Style::new().bold();
-pub(super) const DIM: Style = Style::new().dimmed();
-pub(super) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
-pub(super) const GOOD: Style = AnsiColor::Green.on_default();
-pub(super) const ACCENT: Style = AnsiColor::Cyan.on_default();
-const FOUND_IN: Style = AnsiColor::Magenta.on_default();
-pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
-pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
 /// Where a command writes.
 pub(super) struct Output {
@@ -44,7 +35,7 @@ impl Output {
     /// What was done: a document for machines, a word for people.
     pub(super) fn done(&self, result: &impl Serialize, note: &str) -> Result<()> {
         match self.json {
-            true => print_raw((to_json(result)? + "\n").as_bytes()).map_err(|error| {
+            true => print_json(result).map_err(|error| {
                 // Who takes this for a failure of the storage would do it again.
                 let message = format!("the change was made, and {}", error.message());
                 Error::new(ErrorKind::Conflict, message).with_hint("do not repeat it").with_source(error)
@@ -157,7 +148,7 @@ impl Output {
 
     pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
         if self.json {
-            return print_raw((to_json(entry)? + "\n").as_bytes());
+            return print_json(entry);
         }
         let mut rows = vec![("path", self.name(entry.path.as_str()))];
         rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
@@ -171,14 +162,14 @@ impl Output {
 
     pub(super) fn exists(&self, path: &VirtualPath, exists: bool) -> Result<()> {
         match self.json {
-            true => print_raw((to_json(&Exists { path, exists })? + "\n").as_bytes()),
+            true => print_json(&Exists { path, exists }),
             false => print(&format!("{exists}\n")),
         }
     }
 
     pub(super) fn text(&self, file: &TextFile, number: bool) -> Result<()> {
         if self.json {
-            return print_raw((to_json(file)? + "\n").as_bytes());
+            return print_json(file);
         }
         let content = if self.terminal { visible(&file.content, true) } else { file.content.clone() };
         // In a pipe content goes out as it is, whatever stands in it.
@@ -234,7 +225,7 @@ impl Output {
 
     pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
         if self.json {
-            return print_raw((to_json(tree)? + "\n").as_bytes());
+            return print_json(tree);
         }
         let mut text = self.path(&tree.entry) + "\n";
         self.branches(&tree.children, "", &mut text);
@@ -298,25 +289,16 @@ impl Output {
 
     /// How far long work is; shown on a terminal only.
     pub(super) fn progress(&self, what: &str) -> Progress {
-        let shown = !self.quiet && !self.json && io::stderr().is_terminal();
-        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        let template = format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left");
-        // A template that cannot be read is a plain bar.
-        if let Ok(style) = ProgressStyle::with_template(&template) {
-            bar.set_style(style);
-        }
-        Progress(bar)
+        Progress::new(self.shows_progress(), what)
     }
 
     /// The same for files that are sent or read.
     pub(super) fn transfer(&self) -> Transfer {
-        let shown = !self.quiet && !self.json && io::stderr().is_terminal();
-        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        // A template that cannot be read is a plain bar.
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {msg}, {eta} left") {
-            bar.set_style(style);
-        }
-        Transfer { bar, phase: Mutex::new(("", Instant::now())) }
+        Transfer::new(self.shows_progress())
+    }
+
+    fn shows_progress(&self) -> bool {
+        !self.quiet && !self.json && io::stderr().is_terminal()
     }
 
     /// Prints a failure, and tells the exit code that goes with it.
@@ -342,71 +324,6 @@ impl Output {
     }
 }
 
-/// `4.1 KiB`.
-pub(super) fn size(bytes: u64) -> String {
-    indicatif::HumanBytes(bytes).to_string()
-}
-
-/// Long work on its way.
-pub(super) struct Progress(ProgressBar);
-
-/// Files on their way: how many, how many bytes, how fast, and how long yet.
-pub(super) struct Transfer {
-    bar: ProgressBar,
-    /// What is being done, and since when.
-    phase: Mutex<(&'static str, Instant)>,
-}
-
-impl Transfer {
-    pub(super) fn tell(&self, at: PushProgress) {
-        let PushProgress { phase, files, bytes, .. } = at;
-        let mut known = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != phase {
-            *known = (phase, Instant::now());
-            self.bar.reset();
-        }
-        let millis = u64::try_from(known.1.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        let rate = |count: u64| count.saturating_mul(1000) / millis;
-        let told = match bytes.1 {
-            0 => format!("{phase} {} of {} files, {} files/s", files.0, files.1, rate(files.0)),
-            total => format!(
-                "{phase} {} of {} files, {} of {}, {}/s",
-                files.0,
-                files.1,
-                size(bytes.0),
-                size(total),
-                size(rate(bytes.0))
-            ),
-        };
-        self.bar.set_message(told);
-        // Small files take as long as large ones.
-        self.bar.set_length(files.1);
-        self.bar.set_position(files.0);
-    }
-
-    pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-impl Progress {
-    pub(super) fn set(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
-    }
-
-    pub(super) fn finish(&self) {
-        self.0.finish_and_clear();
-    }
-}
-
-/// Prints text with styles, which are dropped where there is no terminal.
-pub(super) fn print(text: &str) -> Result<()> {
-    let choice = anstream::AutoStream::choice(&io::stdout());
-    let mut stdout = anstream::AutoStream::new(io::stdout().lock(), choice);
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
-}
-
 /// Credentials as the tools of AWS take them from a `credential_process`: secrets, on purpose.
 pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
     #[derive(Serialize)]
@@ -422,12 +339,6 @@ pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
     let expiration = format_time(*expires);
     print(&to_json(&Process { version: 1, access_key_id, secret_access_key, session_token, expiration })?)?;
     print("\n")
-}
-
-/// Prints content as it is, escape sequences in it included.
-pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
 }
 
 /// The keys of JSON are a promise, and so is their order.
@@ -460,39 +371,6 @@ pub(super) struct Described<'a> {
 impl<'a> From<&'a Error> for Described<'a> {
     fn from(error: &'a Error) -> Self {
         Self { kind: error.kind(), message: error.message(), path: error.path(), hint: error.hint() }
-    }
-}
-
-fn not_printed(error: io::Error) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}"))
-        .with_hint("check where the output goes: the disk may be full")
-        .with_source(error)
-}
-
-pub(super) fn to_json(value: &impl Serialize) -> Result<String> {
-    let mut bytes = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Harmless);
-    value.serialize(&mut serializer).map_err(|e| {
-        Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e)
-    })?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-/// JSON that no terminal acts on: what could, is written as `\uXXXX`, which means the same.
-struct Harmless;
-
-impl serde_json::ser::Formatter for Harmless {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(acts) {
-            writer.write_all(&rest.as_bytes()[..at])?;
-            let c = rest[at..].chars().next().unwrap_or_default();
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-            rest = &rest[at + c.len_utf8()..];
-        }
-        writer.write_all(rest.as_bytes())
     }
 }
 
@@ -548,111 +426,9 @@ fn exit_code(kind: ErrorKind) -> u8 {
     }
 }
 
-pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
-/// Whether a terminal would act on it: control characters, and those that turn or hide text.
-fn acts(c: char) -> bool {
-    match c {
-        '\u{ad}'
-        | '\u{61c}'
-        | '\u{200b}'..='\u{200c}'
-        | '\u{200e}'..='\u{200f}'
-        | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{feff}'
-        | '\u{fff9}'..='\u{fffb}'
-        | '\u{e0000}'..='\u{e007f}' => true,
-        c => c.is_control(),
-    }
-}
-
-/// Makes visible what a terminal would act on; line ends and tabs of content stay.
-pub(super) fn visible(text: &str, content: bool) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\n' | '\t' if content => out.push(c),
-            // The other half of a line end.
-            '\r' if content && chars.peek() == Some(&'\n') => {}
-            c if acts(c) => out.extend(c.escape_unicode()),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_cannot_drive_a_terminal() {
-        assert_eq!(visible("a\u{1b}[31mb", false), "a\\u{1b}[31mb");
-        assert_eq!(visible("gpj\u{202e}.exe", false), "gpj\\u{202e}.exe");
-        assert_eq!(visible("é 🦀 👩\u{200d}💻", false), "é 🦀 👩\u{200d}💻");
-        assert_eq!(visible("a\tb\r\nc", true), "a\tb\nc");
-        assert_eq!(visible("right\rwrong", true), "right\\u{d}wrong");
-        for name in [
-            "a\u{1b}[31mb",
-            "gpj\u{202e}.exe",
-            "\u{1b}]0;title\u{7}",
-            "\u{1b}]52;c;ZXZpbA==\u{7}",
-            "\u{1b}]8;;http://evil\u{1b}\\x",
-            "\u{1b}P+q544e\u{1b}\\",
-            "\u{1b}_x\u{1b}\\",
-            "\u{1b}[2J\u{1b}[H",
-            "\u{1b}[6n",
-            "\u{1b}c",
-            "\u{9b}31m",
-            "\u{9d}0;x\u{9c}",
-            "a\rb",
-            "a\u{8}b",
-            "a\nb",
-            "a\tb",
-            "a\0b",
-            "\u{7}",
-            "a\u{7f}",
-            "a\u{85}b",
-            "a\u{b}b",
-            "a\u{c}b",
-            "\u{e}x\u{f}",
-            "\u{200b}a",
-            "\u{200e}a",
-            "\u{200f}a",
-            "\u{202a}a",
-            "\u{202b}a",
-            "\u{202c}a",
-            "\u{202d}a",
-            "\u{2028}a",
-            "\u{2029}a",
-            "\u{2066}a",
-            "\u{2067}a",
-            "\u{2068}a",
-            "\u{2069}a",
-            "\u{feff}a",
-            "\u{e0041}a",
-            "\u{2060}a",
-            "\u{61c}a",
-            "\u{ad}a",
-        ] {
-            let shown = visible(name, false);
-            assert!(!shown.chars().any(acts) && shown != name, "{name:?}: {shown:?}");
-            let json = to_json(&name).unwrap();
-            assert!(!json.chars().any(acts), "{name:?}: {json}");
-            assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
-        }
-    }
-
-    #[test]
-    fn json_cannot_drive_a_terminal_and_means_the_same() {
-        let text = "a\u{9b}31m\u{202e}\u{200b}\u{e0041}\n\"é🦀";
-        let json = to_json(&text).unwrap();
-        assert!(!json.chars().any(acts), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
-    }
 
     #[test]
     fn exit_codes_are_those_of_the_contract() {

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::args::{Format, SkillsCommand};
-use super::output::{DIM, Output, print, print_raw, to_json};
+use super::output::Output;
+use super::terminal::{DIM, print, print_json, print_raw, to_json};
 use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Severity};
@@ -28,7 +29,7 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
         SkillsCommand::Frontmatter { category } => {
             let text = backend.load_skills_frontmatter(category.as_deref()).await?;
             match output.is_json() {
-                true => print_raw((to_json(&Text { text: &text })? + "\n").as_bytes())?,
+                true => print_json(&Text { text: &text })?,
                 false => output.content(&text)?,
             }
             let (_, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
@@ -51,14 +52,14 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
         SkillsCommand::Version => {
             let version = backend.catalogue_version().await?;
             match output.is_json() {
-                true => print_raw((to_json(&Version { version: &version })? + "\n").as_bytes()),
+                true => print_json(&Version { version: &version }),
                 false => print_raw((version + "\n").as_bytes()),
             }
         }
         SkillsCommand::Load { skill, body } => {
             let loaded = backend.load_skill(&skill).await?;
             if output.is_json() {
-                return print_raw((to_json(&loaded)? + "\n").as_bytes());
+                return print_json(&loaded);
             }
             output.content(if body { &loaded.body } else { &loaded.content })
         }

@@ -2,7 +2,9 @@
 //!
 //! All functions block; [`Db::run`] takes them off the runtime.
 
-use std::ops::{Bound, Range};
+mod listing;
+
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,8 @@ use redb::{
     TableDefinition, WriteTransaction,
 };
 use s3s::crypto::{Checksum as _, Md5};
+
+pub(super) use self::listing::{After, ListItem, ListQuery};
 
 /// Values lie in pieces of this size, so that no reader or writer holds a whole one.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -323,58 +327,6 @@ impl Db {
         Ok(results)
     }
 
-    pub(super) fn list(&self, query: &ListQuery) -> Result<ListResult, DbError> {
-        self.check_bucket(&query.bucket)?;
-        let objects = self.database.begin_read()?.open_table(OBJECTS)?;
-        let mut result = ListResult::default();
-        let skip = query.bucket.len() + 1;
-        let prefix = object_key(&query.bucket, &query.prefix);
-        let mut from = match &query.after {
-            Some(After::Key(key)) => Bound::Excluded(object_key(&query.bucket, key)),
-            Some(After::Group(group)) => Bound::Included(successor(object_key(&query.bucket, group))),
-            None => Bound::Unbounded,
-        };
-        let first = match &from {
-            Bound::Included(at) | Bound::Excluded(at) => prefix > *at,
-            Bound::Unbounded => true,
-        };
-        if first {
-            from = Bound::Included(prefix.clone());
-        }
-        // Each turn starts behind a group of keys that share a delimiter, without touching them.
-        'groups: loop {
-            let lower = match &from {
-                Bound::Included(at) => Bound::Included(at.as_slice()),
-                Bound::Excluded(at) => Bound::Excluded(at.as_slice()),
-                Bound::Unbounded => Bound::Unbounded,
-            };
-            for row in objects.range::<&[u8]>((lower, Bound::Unbounded))? {
-                let (full, row) = row?;
-                let full = full.value();
-                if !full.starts_with(&prefix) {
-                    break 'groups;
-                }
-                if result.items.len() == query.max {
-                    result.truncated = query.max > 0;
-                    break 'groups;
-                }
-                let key = String::from_utf8_lossy(&full[skip..]).into_owned();
-                let rest = &key[query.prefix.len()..];
-                match query.delimiter.as_deref().and_then(|d| Some(rest.find(d)? + d.len())) {
-                    Some(end) => {
-                        let group = key[..query.prefix.len() + end].to_owned();
-                        from = Bound::Included(successor(object_key(&query.bucket, &group)));
-                        result.items.push(ListItem::Group(group));
-                        continue 'groups;
-                    }
-                    None => result.items.push(ListItem::Object(key, Record::from_row(row.value()))),
-                }
-            }
-            break;
-        }
-        Ok(result)
-    }
-
     /// Writes chunks of an object that is not there yet, unseen by readers.
     pub(super) fn write_ahead(&self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
         let mut write = self.database.begin_write()?;
@@ -471,47 +423,6 @@ impl Db {
     }
 }
 
-/// What to list.
-#[derive(Debug)]
-pub(super) struct ListQuery {
-    pub(super) bucket: String,
-    pub(super) prefix: String,
-    pub(super) delimiter: Option<String>,
-    pub(super) after: Option<After>,
-    pub(super) max: usize,
-}
-
-/// Where a listing goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum After {
-    /// Behind this key.
-    Key(String),
-    /// Behind every key that begins so.
-    Group(String),
-}
-
-/// What was found, in key order.
-#[derive(Debug, Default)]
-pub(super) struct ListResult {
-    pub(super) items: Vec<ListItem>,
-    pub(super) truncated: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum ListItem {
-    Object(String, Record),
-    Group(String),
-}
-
-impl ListItem {
-    pub(super) fn after(&self) -> After {
-        match self {
-            Self::Object(key, _) => After::Key(key.clone()),
-            Self::Group(group) => After::Group(group.clone()),
-        }
-    }
-}
-
 /// The content of one object at one moment.
 pub(super) struct Content {
     /// Owner and size of each, in order; one only, unless the object came in parts.
@@ -576,14 +487,6 @@ impl<'t> Contents<'t> {
 
 fn object_key(bucket: &str, key: &str) -> Vec<u8> {
     [bucket.as_bytes(), b"\0", key.as_bytes()].concat()
-}
-
-/// The least key behind all keys with this prefix. UTF-8 has no byte 0xFF: adding one is enough.
-fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
-    if let Some(last) = prefix.last_mut() {
-        *last += 1;
-    }
-    prefix
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,49 +1,28 @@
 //! The S3 operations, on top of [`Db`].
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use futures_util::{StreamExt, stream};
-use http::{HeaderMap, HeaderName, HeaderValue};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
-use s3s::checksum::ChecksumHasher;
+use http::HeaderMap;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use super::db::{After, Attributes, Content, Db, DbError, ListItem, ListQuery, Record, Refusal};
+use super::conditions::{Conditions, strongly, write_condition};
+use super::db::{Attributes, Content, Db, DbError, Record, Refusal};
+use super::headers::{
+    CACHE_CONTROL, CHECKSUMS, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, as_i64,
+    attribute, attributes, checksums, computed, etag, hasher, metadata, modified, promised_checksums,
+};
+use super::pages::{self, MAX_KEYS};
 use super::parts::Uploads;
 use super::upload::{Sealed, Upload};
-
-/// The largest page, and the default one.
-const MAX_KEYS: i32 = 1000;
 
 /// The largest object that a single PUT may make, as on S3.
 const MAX_PUT_BYTES: u64 = 5 * 1024 * 1024 * 1024;
 
 /// Every part but the last has at least this size, as on S3.
 const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
-
-/// What `encoding-type=url` leaves as it is.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
-
-const CHECKSUMS: [&str; 5] = [
-    "x-amz-checksum-crc32",
-    "x-amz-checksum-crc32c",
-    "x-amz-checksum-crc64nvme",
-    "x-amz-checksum-sha1",
-    "x-amz-checksum-sha256",
-];
-const CONTENT_TYPE: &str = "content-type";
-/// What S3 says of an object whose writer did not say.
-const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
-const CONTENT_ENCODING: &str = "content-encoding";
-const CONTENT_LANGUAGE: &str = "content-language";
-const CONTENT_DISPOSITION: &str = "content-disposition";
-const CACHE_CONTROL: &str = "cache-control";
-/// Headers of a write that come back with every read.
-const KEPT: [&str; 5] =
-    [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_DISPOSITION, CACHE_CONTROL];
-const USER_METADATA: &str = "x-amz-meta-";
 
 pub(super) struct Service {
     db: Arc<Db>,
@@ -67,11 +46,7 @@ impl Service {
         if length.is_some_and(|length| u64::try_from(length).is_ok_and(|l| l > MAX_PUT_BYTES)) {
             return Err(s3_error!(EntityTooLarge));
         }
-        let promised = |headers: &HeaderMap| -> Attributes {
-            let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-            CHECKSUMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
-        };
-        let mut sums = promised(headers);
+        let mut sums = promised_checksums(headers);
         let trailer = headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
         let mut hasher =
             hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
@@ -87,7 +62,7 @@ impl Service {
             }
         }
         if let Some(trailers) = trailers.and_then(s3s::TrailingHeaders::take) {
-            sums.extend(promised(&trailers));
+            sums.extend(promised_checksums(&trailers));
         }
         let sealed = upload.seal();
         let computed = computed(hasher);
@@ -138,41 +113,6 @@ impl Service {
 
 fn no_such_upload() -> S3Error {
     s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
-}
-
-/// What must hold of the object that is there when a write is to take effect.
-fn write_condition(
-    if_match: Option<ETagCondition>,
-    if_none_match: Option<ETagCondition>,
-) -> S3Result<impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static> {
-    if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
-        return Err(s3_error!(NotImplemented, "a write takes `If-None-Match: *` only"));
-    }
-    Ok(move |old: Option<&Record>| match (old, if_match, if_none_match) {
-        (Some(_), _, Some(_)) => Err(Refusal::Precondition),
-        (None, Some(_), _) => Err(Refusal::NoSuchKey),
-        (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
-        _ => Ok(()),
-    })
-}
-
-/// The headers that are kept with an object, and its metadata.
-fn attributes(headers: &HeaderMap, metadata: Option<Metadata>) -> Attributes {
-    let value = |name: &str| {
-        let value = headers.get(name)?.to_str().ok()?;
-        // A way to send a body, and no property of it.
-        let parts = value.split(',').map(str::trim).filter(|part| *part != "aws-chunked" && !part.is_empty());
-        let value =
-            if name == CONTENT_ENCODING { parts.collect::<Vec<_>>().join(",") } else { value.to_owned() };
-        (!value.is_empty()).then_some(((*name).to_owned(), value))
-    };
-    let metadata = metadata.unwrap_or_default().into_iter();
-    let metadata = metadata.map(|(name, value)| (format!("{USER_METADATA}{name}"), value));
-    let mut attributes: Attributes = KEPT.iter().filter_map(|name| value(name)).chain(metadata).collect();
-    if !attributes.iter().any(|(name, _)| name == CONTENT_TYPE) {
-        attributes.push((CONTENT_TYPE.to_owned(), DEFAULT_CONTENT_TYPE.to_owned()));
-    }
-    attributes
 }
 
 /// `bytes=0-99`, inside the source.
@@ -554,106 +494,8 @@ impl S3 for Service {
         &self,
         req: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
-        let input = req.input;
-        let max = input.max_keys.unwrap_or(MAX_KEYS);
-        if max < 0 {
-            return Err(s3_error!(InvalidArgument, "max-keys is negative"));
-        }
-        let max = max.min(MAX_KEYS);
-        let url = match input.encoding_type.as_ref().map(EncodingType::as_str) {
-            None => false,
-            Some(EncodingType::URL) => true,
-            Some(_) => return Err(s3_error!(InvalidArgument, "the only encoding-type is `url`")),
-        };
-        let encode = |text: String| match url {
-            true => percent_encode(text.as_bytes(), PLAIN).to_string(),
-            false => text,
-        };
-        let after = match (&input.continuation_token, &input.start_after) {
-            (Some(token), _) => Some(
-                after_token(token)
-                    .ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?,
-            ),
-            (None, Some(key)) => Some(After::Key(key.clone())),
-            (None, None) => None,
-        };
-        let prefix = input.prefix.clone().unwrap_or_default();
-        let query = ListQuery {
-            bucket: input.bucket.clone(),
-            prefix,
-            delimiter: input.delimiter.clone().filter(|delimiter| !delimiter.is_empty()),
-            after,
-            max: usize::try_from(max).unwrap_or(0),
-        };
-        let found = self.db.run(move |db| db.list(&query)).await?;
-        let next = found.items.last().filter(|_| found.truncated).map(|item| token(&item.after()));
-        let count = i32::try_from(found.items.len()).ok();
-        let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
-        for item in found.items {
-            match item {
-                ListItem::Object(key, record) => contents.push(Object {
-                    e_tag: Some(etag(&record)),
-                    last_modified: Some(modified(&record)),
-                    size: Some(as_i64(record.size)),
-                    key: Some(encode(key)),
-                    ..Object::default()
-                }),
-                ListItem::Group(group) => common_prefixes.push(CommonPrefix { prefix: Some(encode(group)) }),
-            }
-        }
-        Ok(S3Response::new(ListObjectsV2Output {
-            name: Some(input.bucket),
-            prefix: Some(encode(input.prefix.unwrap_or_default())),
-            delimiter: input.delimiter.map(encode),
-            start_after: input.start_after.map(encode),
-            continuation_token: input.continuation_token,
-            encoding_type: input.encoding_type,
-            max_keys: Some(max),
-            key_count: count,
-            is_truncated: Some(next.is_some()),
-            next_continuation_token: next,
-            contents: Some(contents),
-            common_prefixes: Some(common_prefixes),
-            ..ListObjectsV2Output::default()
-        }))
+        Ok(S3Response::new(pages::page(&self.db, req.input).await?))
     }
-}
-
-/// The conditions of a GET or HEAD, in the order of RFC 9110.
-struct Conditions {
-    if_match: Option<IfMatch>,
-    if_none_match: Option<IfNoneMatch>,
-    if_modified_since: Option<IfModifiedSince>,
-    if_unmodified_since: Option<IfUnmodifiedSince>,
-}
-
-impl Conditions {
-    fn check(self, record: &Record) -> S3Result<()> {
-        match (&self.if_match, &self.if_unmodified_since) {
-            (Some(condition), _) if !strongly(condition, record) => {
-                return Err(s3_error!(PreconditionFailed));
-            }
-            (None, Some(since)) if modified(record) > *since => return Err(s3_error!(PreconditionFailed)),
-            _ => {}
-        }
-        let unchanged = match (&self.if_none_match, &self.if_modified_since) {
-            (Some(condition), _) => condition.as_etag().is_none_or(|tag| tag.value() == record.etag),
-            (None, Some(since)) => modified(record) <= *since,
-            (None, None) => false,
-        };
-        if !unchanged {
-            return Ok(());
-        }
-        let mut not_modified = s3_error!(NotModified);
-        if let Ok(value) = HeaderValue::from_str(&format!("\"{}\"", record.etag)) {
-            not_modified.set_headers(HeaderMap::from_iter([(HeaderName::from_static("etag"), value)]));
-        }
-        Err(not_modified)
-    }
-}
-
-fn strongly(condition: &ETagCondition, record: &Record) -> bool {
-    condition.as_etag().is_none_or(|tag| tag.as_strong() == Some(record.etag.as_str()))
 }
 
 impl From<DbError> for S3Error {
@@ -693,92 +535,10 @@ fn body(db: Arc<Db>, content: Content, range: std::ops::Range<u64>) -> Streaming
     StreamingBlob::wrap(pieces)
 }
 
-fn hasher<'a>(names: impl Iterator<Item = &'a str>) -> ChecksumHasher {
-    let mut hasher = ChecksumHasher::default();
-    for name in names {
-        match name {
-            "x-amz-checksum-crc32" => hasher.crc32 = Some(Default::default()),
-            "x-amz-checksum-crc32c" => hasher.crc32c = Some(Default::default()),
-            "x-amz-checksum-crc64nvme" => hasher.crc64nvme = Some(Default::default()),
-            "x-amz-checksum-sha1" => hasher.sha1 = Some(Default::default()),
-            "x-amz-checksum-sha256" => hasher.sha256 = Some(Default::default()),
-            _ => {}
-        }
-    }
-    hasher
-}
-
-fn computed(hasher: ChecksumHasher) -> Attributes {
-    let sums = hasher.finalize();
-    let values = [
-        sums.checksum_crc32,
-        sums.checksum_crc32c,
-        sums.checksum_crc64nvme,
-        sums.checksum_sha1,
-        sums.checksum_sha256,
-    ];
-    CHECKSUMS.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
-}
-
-fn checksums(record: &Record) -> Checksum {
-    let [crc32, crc32c, crc64nvme, sha1, sha256] = CHECKSUMS.map(|name| attribute(record, name));
-    Checksum {
-        checksum_crc32: crc32,
-        checksum_crc32c: crc32c,
-        checksum_crc64nvme: crc64nvme,
-        checksum_sha1: sha1,
-        checksum_sha256: sha256,
-        ..Checksum::default()
-    }
-}
-
-fn etag(record: &Record) -> ETag {
-    ETag::Strong(record.etag.clone())
-}
-
-fn modified(record: &Record) -> Timestamp {
-    // A damaged file may say anything; a time that does not exist is 1970.
-    const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
-    let seconds = if record.modified > LAST_SECOND_OF_9999 { 0 } else { record.modified };
-    Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds))
-}
-
-fn as_i64(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn attribute(record: &Record, name: &str) -> Option<String> {
-    record.attributes.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone())
-}
-
-fn metadata(record: &Record) -> Option<Metadata> {
-    let own = |(name, value): &(String, String)| {
-        Some((name.strip_prefix(USER_METADATA)?.to_owned(), value.clone()))
-    };
-    let metadata: Metadata = record.attributes.iter().filter_map(own).collect();
-    (!metadata.is_empty()).then_some(metadata)
-}
-
-/// A token is `k` or `g`, then the key or the group, in base64 since keys hold anything.
-fn token(after: &After) -> String {
-    let text = match after {
-        After::Key(key) => format!("k{key}"),
-        After::Group(group) => format!("g{group}"),
-    };
-    base64_simd::STANDARD.encode_to_string(text)
-}
-
-fn after_token(token: &str) -> Option<After> {
-    let text = String::from_utf8(base64_simd::STANDARD.decode_to_vec(token).ok()?).ok()?;
-    match text.split_at_checked(1)? {
-        ("k", key) => Some(After::Key(key.to_owned())),
-        ("g", group) if !group.is_empty() => Some(After::Group(group.to_owned())),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
 
     use super::super::db::CHUNK_BYTES;

@@ -1,0 +1,156 @@
+//! Repairing a library: restores a damaged index from a release and blobs from other copies of their content, and
+//! completes the mirror.
+//!
+//! What is broken is what a verification found; afterwards the library is verified again.
+
+use std::collections::BTreeMap;
+
+use super::library::{Versioned, only_over, read_index};
+use super::mirror::Mirroring;
+use super::verify::{Intact, Problem, Severity, Verified, intact_releases, restorable, stored_blobs};
+use super::work::PushWatch;
+use crate::backend::{S3Backend, SkillFs};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::index::{Index, Sha256};
+use crate::mount::Library;
+
+/// How to repair a library.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct RepairOptions {
+    /// Reads every blob, to compare its digest.
+    pub read: bool,
+    /// Replaces what others have changed in the mirror.
+    pub overwrite: bool,
+    /// The release that a damaged or lost index is restored from: its number, or `NUMBER-ID`.
+    pub release: Option<String>,
+}
+
+impl SkillFs {
+    /// Verifies, and repairs what can be: restores a damaged index from the release that is named, blobs from other
+    /// copies of their content, and completes the mirror. With [`RepairOptions::overwrite`], reverts what others have
+    /// changed there; without, nothing of theirs is touched.
+    ///
+    /// # Errors
+    /// As [`SkillFs::verify`]; [`ErrorKind::InvalidInput`] when the release that is named is not intact.
+    pub async fn repair(
+        &self,
+        library: &Library,
+        options: &RepairOptions,
+        watch: PushWatch<'_>,
+    ) -> Result<Verified> {
+        let before = self.verify(library, options.read, watch).await?;
+        let backend = self.own_session(&library.session()).fresh();
+        backend.check_conditions(library).await?;
+        if before.has(&["bad-index", "lost-index"]) {
+            match &options.release {
+                Some(release) => restore_index(&backend, library, release).await?,
+                None => return Ok(before),
+            }
+        } else if options.release.is_some() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("the index of {library} is not damaged"),
+            )
+            .with_hint("to go back to a release: `admin rollback N`"));
+        }
+        if let Some(Versioned { value: index, .. }) = read_index(&backend, library).await? {
+            restore_blobs(&backend, library, &index, &before).await?;
+            if index.is_published() {
+                let mirroring = Mirroring {
+                    thorough: true,
+                    overwrite: options.overwrite,
+                    ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
+                };
+                mirroring.complete(index, None, BTreeMap::new()).await?;
+            }
+        }
+        let mut after = self.verify(library, options.read, watch).await?;
+        for problem in before.problems {
+            let left =
+                after.problems.iter().any(|left| left.code == problem.code && left.path == problem.path);
+            if !left && problem.severity != Severity::Info {
+                after.problems.push(Problem { repaired: true, ..problem });
+            }
+        }
+        after.sort();
+        Ok(after)
+    }
+}
+
+/// Writes blobs again from other copies of their content: the mirror's key, or a blob of another release.
+async fn restore_blobs(
+    backend: &S3Backend,
+    library: &Library,
+    index: &Index,
+    found: &Verified,
+) -> Result<()> {
+    let broken: Vec<&Problem> = found
+        .problems
+        .iter()
+        .filter(|problem| matches!(problem.code, "missing-blob" | "damaged-blob"))
+        .collect();
+    if broken.is_empty() {
+        return Ok(());
+    }
+    let stored = stored_blobs(backend, library).await?;
+    for Problem { path, .. } in broken {
+        let Some(file) = index.files.get(path) else { continue };
+        let key = library.blob(file.sha256, &file.blob.id);
+        let (_, mirrored) = library.file(path)?;
+        let digest = format!("/{}-", file.sha256);
+        let copies = stored.iter().filter(|other| other.contains(&digest) && *other != key.as_str());
+        let copies = copies.filter_map(|other| library.listed_beside(other));
+        for copy in copies.chain([mirrored]) {
+            let Some((_, bytes)) = backend.object(copy.key()).await? else { continue };
+            if Sha256::of(&bytes) != file.sha256 {
+                continue;
+            }
+            let seen = backend.object_meta(key.key()).await?.and_then(|meta| meta.etag);
+            let name = path.rsplit('/').next().unwrap_or_default();
+            // The same key has the same content again, so nobody can tell the difference.
+            backend.put_object(&key, name, bytes, only_over(seen.as_deref())).await?;
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The index of a release becomes the index again. Nothing is guessed: the release is named.
+async fn restore_index(backend: &S3Backend, library: &Library, release: &str) -> Result<()> {
+    let intact = intact_releases(backend, library).await?;
+    let wanted: Vec<&Intact> = intact
+        .iter()
+        .filter(|intact| intact.name == release || intact.record.release.to_string() == release)
+        .collect();
+    let [wanted] = wanted.as_slice() else {
+        let names: Vec<_> = wanted.iter().map(|intact| intact.name.as_str()).collect();
+        let (kind, message) = match names.is_empty() {
+            true => (ErrorKind::NotFound, format!("{library} has no intact release `{}`", shorten(release))),
+            false => {
+                let names = names.join(", ");
+                (
+                    ErrorKind::Ambiguous,
+                    format!("two publishers wrote release {release}: {names}; only one was committed"),
+                )
+            }
+        };
+        return Err(Error::new(kind, message).with_hint(restorable(&intact)));
+    };
+    let conflict = || {
+        Error::new(ErrorKind::Conflict, format!("somebody else wrote the index of {library}"))
+            .with_hint("verify it again")
+    };
+    // Only over what is still damaged, or not there.
+    let seen = match backend.object(library.index().key()).await? {
+        Some((_, bytes)) if Index::decode(&bytes).is_ok() => return Err(conflict()),
+        Some((meta, _)) => meta.etag,
+        None => None,
+    };
+    let put = backend.put_document(&library.index(), wanted.bytes.clone(), only_over(seen.as_deref())).await;
+    backend.library_changed();
+    match put.map_err(|e| e.during("restore the index of", library))? {
+        Some(_) => Ok(()),
+        None => Err(conflict()),
+    }
+}

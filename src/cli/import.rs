@@ -1,0 +1,141 @@
+//! `skillfs admin import`: skills from archives, repositories and other agents' libraries, published or written to a
+//! local folder.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use super::admin_args::Import;
+use super::args::Global;
+use super::blocking;
+use super::connect::{connect, library};
+use super::output::Output;
+use super::prompt::{ask, is_interactive};
+use super::publish::{Work, into, options_of, source_options};
+use super::terminal::plural;
+use crate::admin::{NewLibrary, NewSkill, PushOptions};
+use crate::backend::SkillFs;
+use crate::error::Result;
+use crate::mount::Library;
+use crate::source::{
+    Existing, ImportOptions, Imported, PROVENANCE_FILE, Provenance, SkillFiles, Source, SourceFile,
+    TrustTier, import, write_folder,
+};
+
+pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Result<ExitCode> {
+    let trust: TrustTier = args.trust.parse()?;
+    let interactive = is_interactive(output);
+    let library = match &args.into {
+        Some(_) => None,
+        None => Some(library(global)?),
+    };
+    let place = args.source.clone();
+    let source_options = source_options(&args.place, args.category.clone())?;
+    let (translate, scripts, dangerous) = (args.translate_tools, args.with_scripts, args.accept_dangerous);
+    let mut imported = blocking(move || {
+        let source = Source::open(&place, &source_options)?;
+        let confirm = |skill: &str, capabilities: &[String]| {
+            interactive && ask(&format!("`{skill}` asks for {}. Take it?", capabilities.join(", ")))
+        };
+        let mut options = ImportOptions::new(SystemTime::now());
+        options.translate_tools = translate;
+        options.with_scripts = scripts;
+        options.trust = trust;
+        options.accept_dangerous = dangerous;
+        options.confirm = Some(&confirm);
+        import(source, &options)
+    })
+    .await?;
+    tell_imported(&imported, output);
+    if let Some(folder) = &args.into {
+        return write_imported(imported, folder, args.how.overwrite, output).await;
+    }
+    let Some(library) = library else { return Ok(ExitCode::from(2)) };
+    let fs = connect(global, !args.how.dry_run, output).await?;
+    keep_provenance(&fs, &library, &mut imported).await?;
+    let taken = imported.skills.iter().map(|skill| NewSkill::from(&skill.skill));
+    let refused = imported.refused.iter().map(|skill| NewSkill::refused(&skill.path, &skill.reason));
+    let mut new = NewLibrary { skills: taken.chain(refused).collect(), ..NewLibrary::default() };
+    for category in &imported.categories {
+        new.describe(&category.path, &category.file);
+    }
+    let source = match &imported.origin.commit {
+        Some(commit) => format!("import {} at {commit}", imported.origin.location),
+        None => format!("import {}", imported.origin.location),
+    };
+    let options = PushOptions { into: into(args.kind), ..options_of(&args.how, source) };
+    let plan = fs.plan(&library, &new, &options).await?;
+    Work { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
+}
+
+/// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.
+async fn keep_provenance(fs: &SkillFs, library: &Library, imported: &mut Imported) -> Result<()> {
+    let backend = fs.own_session(&library.session()).fresh().pinned().await?;
+    for skill in &mut imported.skills {
+        let path = format!("/skills/{}/{PROVENANCE_FILE}", skill.skill.path);
+        if !backend.exists(path.as_str()).await? {
+            continue;
+        }
+        let there = backend.read_bytes(path.as_str(), ..).await?.bytes;
+        let same = Provenance::parse(&there).is_ok_and(|known| {
+            let installed_at = skill.provenance.installed_at.clone();
+            Provenance { installed_at, ..known } == skill.provenance
+        });
+        if same && let Some(file) = skill.skill.files.iter_mut().find(|file| file.name == PROVENANCE_FILE) {
+            *file = SourceFile::from_bytes(PROVENANCE_FILE, there);
+        }
+    }
+    Ok(())
+}
+
+async fn write_imported(
+    imported: Imported,
+    folder: &Path,
+    overwrite: bool,
+    output: &Output,
+) -> Result<ExitCode> {
+    let target = folder.to_owned();
+    let refused = imported.refused.len();
+    let written = blocking(move || {
+        let mut skills: Vec<_> = imported.skills.iter().map(|skill| skill.skill.clone()).collect();
+        for category in &imported.categories {
+            skills.push(SkillFiles::new(&category.path, vec![category.file.clone()])?);
+        }
+        let existing = if overwrite { Existing::Replace } else { Existing::Refuse };
+        write_folder(&skills, &target, existing)
+    })
+    .await?;
+    let note = format!(
+        "wrote {} to `{}`, {} there already",
+        plural(written.written, "file", "files"),
+        folder.display(),
+        written.unchanged
+    );
+    output.done(&written, &note)?;
+    Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn tell_imported(imported: &Imported, output: &Output) {
+    for skill in &imported.skills {
+        let path = &skill.skill.path;
+        for diagnostic in &skill.diagnostics {
+            output.note(&format!("{path}: {}", diagnostic.message));
+        }
+        if !skill.left_out.is_empty() {
+            let scripts = plural(skill.left_out.len() as u64, "script", "scripts");
+            output.note(&format!("{path}: {scripts} left out; `--with-scripts` takes them"));
+        }
+        if !skill.provenance.translated_tools.is_empty() {
+            output.note(&format!("{path}: tools renamed: {}", skill.provenance.translated_tools.join(", ")));
+        }
+        if !skill.provenance.missing_tools.is_empty() {
+            output.note(&format!(
+                "{path}: tools we do not know: {}",
+                skill.provenance.missing_tools.join(", ")
+            ));
+        }
+    }
+    for skill in &imported.refused {
+        output.note(&format!("{}: refused: {}", skill.path, skill.reason));
+    }
+}

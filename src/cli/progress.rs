@@ -1,0 +1,82 @@
+//! Progress bars on stderr: of counted work, and of file transfers with their bytes and rate.
+//!
+//! A bar that is not shown (no terminal, `--quiet`, `--json`) takes the same calls and draws nothing.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::terminal::size;
+use crate::admin::PushProgress;
+
+/// Long work on its way.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn new(shown: bool, what: &str) -> Self {
+        Self(bar(shown, &format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left")))
+    }
+
+    pub(super) fn set(&self, done: u64, total: u64) {
+        self.0.set_length(total);
+        self.0.set_position(done);
+    }
+
+    pub(super) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Files on their way: how many, how many bytes, how fast, and how long yet.
+pub(super) struct Transfer {
+    bar: ProgressBar,
+    /// What is being done, and since when.
+    phase: Mutex<(&'static str, Instant)>,
+}
+
+impl Transfer {
+    pub(super) fn new(shown: bool) -> Self {
+        let bar = bar(shown, "{bar:24} {msg}, {eta} left");
+        Self { bar, phase: Mutex::new(("", Instant::now())) }
+    }
+
+    pub(super) fn tell(&self, at: PushProgress) {
+        let PushProgress { phase, files, bytes, .. } = at;
+        let mut known = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != phase {
+            *known = (phase, Instant::now());
+            self.bar.reset();
+        }
+        let millis = u64::try_from(known.1.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let rate = |count: u64| count.saturating_mul(1000) / millis;
+        let told = match bytes.1 {
+            0 => format!("{phase} {} of {} files, {} files/s", files.0, files.1, rate(files.0)),
+            total => format!(
+                "{phase} {} of {} files, {} of {}, {}/s",
+                files.0,
+                files.1,
+                size(bytes.0),
+                size(total),
+                size(rate(bytes.0))
+            ),
+        };
+        self.bar.set_message(told);
+        // Small files take as long as large ones.
+        self.bar.set_length(files.1);
+        self.bar.set_position(files.0);
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+fn bar(shown: bool, template: &str) -> ProgressBar {
+    let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    // A template that cannot be read is a plain bar.
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}

@@ -1,0 +1,130 @@
+//! `skillfs admin push --users FILE`: publishes the same skills to many users.
+//!
+//! Reads the file of user ids, asks once for all of them, and shows one line of output for each.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::admin_args::Push;
+use super::args::Global;
+use super::blocking;
+use super::connect::connect;
+use super::output::Output;
+use super::prompt::confirm;
+use super::report::{Report, counts, tell_published};
+use super::terminal::{BAD, plural, print, print_json, visible};
+use crate::admin::{Action, NewLibrary, PushOptions};
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::UserId;
+
+pub(super) async fn push_to_users(
+    global: &Global,
+    file: &Path,
+    new: &NewLibrary,
+    args: &Push,
+    options: PushOptions,
+    output: &Output,
+) -> Result<ExitCode> {
+    let listed = file.to_owned();
+    let users = blocking(move || read_users(&listed)).await?;
+    if args.delete && !global.yes && !args.how.dry_run {
+        let question = format!(
+            "Delete what is not in the source from {}?",
+            plural(users.len() as u64, "library", "libraries")
+        );
+        confirm(&question, output).await?;
+    }
+    if args.kind.publish && !global.yes && !args.how.dry_run {
+        let question = format!(
+            "Uploads by other programs to {} will no longer be visible. Publish?",
+            plural(users.len() as u64, "library", "libraries")
+        );
+        confirm(&question, output).await?;
+    }
+    let fs = connect(global, !args.how.dry_run, output).await?;
+    let progress = output.progress("users");
+    let dry_run = args.how.dry_run;
+    let results =
+        fs.push_to_users(&users, new, &options, dry_run, &|done, total| progress.set(done, total)).await;
+    progress.finish();
+    let mut failed = 0;
+    let (mut changed, mut same, mut refused) = (0, 0, 0);
+    for (user, result) in &results {
+        match result {
+            Ok((plan, published)) => {
+                if let Some(published) = published {
+                    tell_published(published, output, &format!("{user}: "));
+                }
+                refused += plan.count(Action::Refused);
+                if plan.changes() {
+                    changed += 1;
+                } else {
+                    same += 1;
+                }
+                if output.is_json() {
+                    let mut report = Report::of(plan, args.how.dry_run);
+                    report.published = published.as_ref();
+                    report.print()?;
+                } else {
+                    print(&format!("{:<32} {}\n", visible(user.as_str(), false), counts(plan)))?;
+                }
+            }
+            Err(error) => {
+                failed += 1;
+                if output.is_json() {
+                    #[derive(Serialize)]
+                    struct Failed<'a> {
+                        user: &'a str,
+                        error: String,
+                        kind: ErrorKind,
+                    }
+                    let failed =
+                        Failed { user: user.as_str(), error: error.message().to_owned(), kind: error.kind() };
+                    print_json(&failed)?;
+                } else {
+                    print(&format!(
+                        "{:<32} {BAD}failed{BAD:#}: {}\n",
+                        visible(user.as_str(), false),
+                        visible(error.message(), false)
+                    ))?;
+                }
+            }
+        }
+    }
+    output.note(&format!(
+        "{} {}, {same} the same already, {failed} failed{}",
+        plural(changed, "user", "users"),
+        if args.how.dry_run { "would change" } else { "published to" },
+        if failed > 0 { "; run it again to try those once more" } else { "" }
+    ));
+    Ok(if failed == 0 && refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn read_users(file: &Path) -> Result<Vec<UserId>> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        Error::new(ErrorKind::InvalidInput, format!("cannot read `{shown}`: {e}"))
+            .with_hint("give a text file with one user id a line")
+    })?;
+    let mut users = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let id = line.trim();
+        if id.is_empty() || id.starts_with('#') && UserId::parse(id).is_err() {
+            continue;
+        }
+        let user = UserId::parse(id).map_err(|e| {
+            Error::new(ErrorKind::InvalidId, format!("{shown}:{}: {}", at + 1, e.message()))
+                .with_hint("nothing was published; correct the line")
+        })?;
+        if !users.contains(&user) {
+            users.push(user);
+        }
+    }
+    if users.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, format!("`{shown}` names no user"))
+            .with_hint("give a text file with one user id a line"));
+    }
+    Ok(users)
+}

@@ -1,0 +1,246 @@
+//! How a plan and what came of it are shown: tables and summaries for people, one JSON document for machines.
+//!
+//! Nothing here decides or publishes; the commands in `publish`, `import` and `push_users` do.
+
+use serde::Serialize;
+
+use super::output::Output;
+use super::terminal::{ACCENT, BAD, GOOD, plural, print, print_json, size, visible};
+use crate::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
+use crate::error::Result;
+use crate::mount::Library;
+
+/// Skills that a plan lists; the rest is counted.
+const MOST_LISTED: usize = 200;
+/// Keys that others have changed, listed one by one.
+const MOST_DRIFT: usize = 20;
+
+/// A plan, for people.
+pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
+    let mut text = String::new();
+    let listed: Vec<&PlannedSkill> =
+        plan.skills.iter().filter(|skill| skill.action != Action::Unchanged).collect();
+    let loose = &plan.files[..plan.files.len().min(MOST_LISTED)];
+    let paths = listed.iter().take(MOST_LISTED).map(|skill| &skill.path);
+    let paths = paths.chain(loose.iter().map(|file| &file.name));
+    let width = paths.map(|path| path.chars().count()).max().unwrap_or(0).min(48);
+    for skill in listed.iter().take(MOST_LISTED) {
+        let (word, style) = match skill.action {
+            Action::Create => ("create", GOOD),
+            Action::Update => ("update", ACCENT),
+            Action::Delete => ("delete", BAD),
+            Action::Refused => ("refused", BAD),
+            Action::Pinned => ("pinned", ACCENT),
+            Action::Unchanged => ("unchanged", ACCENT),
+        };
+        let path = visible(&skill.path, false);
+        let what = match &skill.why {
+            Some(why) => visible(why, false),
+            None => changes(&skill.files),
+        };
+        text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
+        if files && skill.why.is_none() {
+            text += &skill.files.iter().map(show_file).collect::<String>();
+        }
+    }
+    for file in loose {
+        let (word, style) = match file.change {
+            FileAction::Add => ("create", GOOD),
+            FileAction::Change => ("update", ACCENT),
+            FileAction::Remove => ("delete", BAD),
+        };
+        let (path, what) = (visible(&file.name, false), changes(std::slice::from_ref(file)));
+        text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
+    }
+    let more = listed.len().saturating_sub(MOST_LISTED) + (plan.files.len() - loose.len());
+    if more > 0 {
+        text += &format!("… and {more} more\n");
+    }
+    if let Some(adopted) = &plan.adopted {
+        text += &format!(
+            "{ACCENT}adopt{ACCENT:#}    {} and {} that are there already, {} to read\n",
+            plural(adopted.skills, "skill", "skills"),
+            plural(adopted.files, "file", "files"),
+            size(adopted.bytes)
+        );
+        if adopted.left_out > 0 {
+            let keys = plural(adopted.left_out, "folder marker or key", "folder markers or keys");
+            text += &format!("         {keys} that no path can name: not adopted\n");
+        }
+        text += "         from then on, uploads by other programs are not visible until `admin index`\n";
+    }
+    text += &format!("{}: {}\n", plan.library, counts(plan));
+    print(&text)
+}
+
+fn show_file(file: &FileChange) -> String {
+    let mark = match file.change {
+        FileAction::Add => "+",
+        FileAction::Change => "~",
+        FileAction::Remove => "-",
+    };
+    format!("         {mark} {} ({})\n", visible(&file.name, false), size(file.size))
+}
+
+/// `+1 ~2 -1, 4.1 KiB`.
+fn changes(files: &[FileChange]) -> String {
+    let count = |change: FileAction| files.iter().filter(|file| file.change == change).count();
+    let bytes: u64 =
+        files.iter().filter(|file| file.change != FileAction::Remove).map(|file| file.size).sum();
+    let mut parts = Vec::new();
+    for (mark, change) in [("+", FileAction::Add), ("~", FileAction::Change), ("-", FileAction::Remove)] {
+        if count(change) > 0 {
+            parts.push(format!("{mark}{}", count(change)));
+        }
+    }
+    let files = parts.join(" ");
+    if bytes > 0 { format!("{files}  {}", size(bytes)) } else { files }
+}
+
+pub(super) fn counts(plan: &Plan) -> String {
+    let mut parts = Vec::new();
+    for (action, word) in [
+        (Action::Create, "to create"),
+        (Action::Update, "to update"),
+        (Action::Delete, "to delete"),
+        (Action::Unchanged, "unchanged"),
+        (Action::Pinned, "pinned"),
+        (Action::Refused, "refused"),
+    ] {
+        if plan.count(action) > 0 {
+            parts.push(format!("{} {word}", plan.count(action)));
+        }
+    }
+    if !plan.files.is_empty() {
+        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
+    }
+    parts.extend(pins(plan));
+    match (parts.is_empty(), plan.adopted) {
+        (false, _) => parts.join(", "),
+        (true, Some(_)) => "to be published as it is".to_owned(),
+        (true, None) => "nothing to publish".to_owned(),
+    }
+}
+
+fn pins(plan: &Plan) -> impl Iterator<Item = String> {
+    plan.pins.iter().map(|(skill, release)| match release {
+        Some(release) => format!("`{}` pinned to release {release}", visible(skill, false)),
+        None => format!("`{}` no longer pinned", visible(skill, false)),
+    })
+}
+
+pub(super) fn summary(plan: &Plan, published: &Published) -> String {
+    let library = &plan.library;
+    if published.release.is_none() && (plan.makes_release || !plan.changes()) {
+        return match (published.refused, published.pinned) {
+            (0, 0) => format!("{library} is up to date"),
+            (refused, pinned) => {
+                format!("nothing was published to {library}: {refused} refused, {pinned} pinned")
+            }
+        };
+    }
+    let mut parts = Vec::new();
+    for (count, word) in [
+        (published.created, "created"),
+        (published.updated, "updated"),
+        (published.deleted, "deleted"),
+        (published.unchanged, "unchanged"),
+        (published.pinned, "pinned"),
+        (published.refused, "refused"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {word}"));
+        }
+    }
+    if !plan.files.is_empty() {
+        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
+    }
+    parts.extend(pins(plan));
+    let done = match published.release {
+        Some(release) => format!("published release {release} of {library}"),
+        None => format!("wrote to {library}, which is plain"),
+    };
+    let what = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let uploaded = plural(published.uploaded, "file", "files");
+    format!("{done}{what}; {uploaded} uploaded, {}", size(published.uploaded_bytes))
+}
+
+/// What a release has left undone: none of it matters to sessions.
+pub(super) fn tell_published(published: &Published, output: &Output, whose: &str) {
+    tell_drift(&published.drift, output);
+    if let Some(why) = &published.mirror_error {
+        output.note(&format!(
+            "{whose}the release is published; its plain keys are incomplete until the next push or `admin verify --repair`: {why}"
+        ));
+    }
+    if let Some(release) = published.uploaded_meanwhile {
+        output.note(&format!("{whose}what was uploaded meanwhile is release {release}"));
+    }
+}
+
+pub(super) fn tell_drift(drift: &[Drift], output: &Output) {
+    for Drift { path, change, .. } in drift.iter().take(MOST_DRIFT) {
+        let what = match change {
+            FileAction::Add => "added",
+            FileAction::Change => "changed",
+            FileAction::Remove => "removed",
+        };
+        output.note(&format!("`{path}`: {what} by others, and left alone; no session sees it"));
+    }
+    if drift.len() > MOST_DRIFT {
+        output.note(&format!("and {} more like these", drift.len() - MOST_DRIFT));
+    }
+    if !drift.is_empty() {
+        output.note("`admin index` publishes what others have changed; `admin verify --repair --overwrite` reverts it");
+    }
+}
+
+/// A plan and what came of it, for machines.
+#[derive(Serialize)]
+pub(super) struct Report<'r> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    library: Option<&'r str>,
+    dry_run: bool,
+    create: u64,
+    update: u64,
+    delete: u64,
+    unchanged: u64,
+    pinned: u64,
+    refused: u64,
+    #[serde(flatten)]
+    plan: &'r Plan,
+    #[serde(skip_serializing_if = "<[Drift]>::is_empty")]
+    pub(super) drift: &'r [Drift],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) published: Option<&'r Published>,
+}
+
+impl<'r> Report<'r> {
+    pub(super) fn of(plan: &'r Plan, dry_run: bool) -> Self {
+        let (user, library) = match &plan.library {
+            Library::User(user) => (Some(user.as_str()), None),
+            Library::Shared(library) => (None, Some(library.as_str())),
+        };
+        let count = |action| plan.count(action);
+        Self {
+            user,
+            library,
+            dry_run,
+            create: count(Action::Create),
+            update: count(Action::Update),
+            delete: count(Action::Delete),
+            unchanged: count(Action::Unchanged),
+            pinned: count(Action::Pinned),
+            refused: count(Action::Refused),
+            plan,
+            drift: &[],
+            published: None,
+        }
+    }
+
+    pub(super) fn print(&self) -> Result<()> {
+        print_json(self)
+    }
+}

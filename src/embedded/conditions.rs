@@ -1,0 +1,63 @@
+//! Conditional requests: `If-Match`, `If-None-Match` and the conditions on times.
+//!
+//! Reads evaluate them in the order of RFC 9110; of writes, S3 takes `If-Match` and `If-None-Match: *` only.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use s3s::dto::{ETagCondition, IfMatch, IfModifiedSince, IfNoneMatch, IfUnmodifiedSince};
+use s3s::{S3Result, s3_error};
+
+use super::db::{Record, Refusal};
+use super::headers::modified;
+
+/// The conditions of a GET or HEAD, in the order of RFC 9110.
+pub(super) struct Conditions {
+    pub(super) if_match: Option<IfMatch>,
+    pub(super) if_none_match: Option<IfNoneMatch>,
+    pub(super) if_modified_since: Option<IfModifiedSince>,
+    pub(super) if_unmodified_since: Option<IfUnmodifiedSince>,
+}
+
+impl Conditions {
+    pub(super) fn check(self, record: &Record) -> S3Result<()> {
+        match (&self.if_match, &self.if_unmodified_since) {
+            (Some(condition), _) if !strongly(condition, record) => {
+                return Err(s3_error!(PreconditionFailed));
+            }
+            (None, Some(since)) if modified(record) > *since => return Err(s3_error!(PreconditionFailed)),
+            _ => {}
+        }
+        let unchanged = match (&self.if_none_match, &self.if_modified_since) {
+            (Some(condition), _) => condition.as_etag().is_none_or(|tag| tag.value() == record.etag),
+            (None, Some(since)) => modified(record) <= *since,
+            (None, None) => false,
+        };
+        if !unchanged {
+            return Ok(());
+        }
+        let mut not_modified = s3_error!(NotModified);
+        if let Ok(value) = HeaderValue::from_str(&format!("\"{}\"", record.etag)) {
+            not_modified.set_headers(HeaderMap::from_iter([(HeaderName::from_static("etag"), value)]));
+        }
+        Err(not_modified)
+    }
+}
+
+/// What must hold of the object that is there when a write is to take effect.
+pub(super) fn write_condition(
+    if_match: Option<ETagCondition>,
+    if_none_match: Option<ETagCondition>,
+) -> S3Result<impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static> {
+    if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
+        return Err(s3_error!(NotImplemented, "a write takes `If-None-Match: *` only"));
+    }
+    Ok(move |old: Option<&Record>| match (old, if_match, if_none_match) {
+        (Some(_), _, Some(_)) => Err(Refusal::Precondition),
+        (None, Some(_), _) => Err(Refusal::NoSuchKey),
+        (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
+        _ => Ok(()),
+    })
+}
+
+pub(super) fn strongly(condition: &ETagCondition, record: &Record) -> bool {
+    condition.as_etag().is_none_or(|tag| tag.as_strong() == Some(record.etag.as_str()))
+}

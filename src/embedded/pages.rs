@@ -1,0 +1,101 @@
+//! ListObjectsV2: one page of keys and common prefixes, and the continuation token that leads to the next.
+//!
+//! The keys themselves come from `db`; here are the parameters, the limits and the encoding of the protocol.
+
+use std::sync::Arc;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use s3s::dto::{CommonPrefix, EncodingType, ListObjectsV2Input, ListObjectsV2Output, Object};
+use s3s::{S3Result, s3_error};
+
+use super::db::{After, Db, ListItem, ListQuery};
+use super::headers::{as_i64, etag, modified};
+
+/// The largest page, and the default one.
+pub(super) const MAX_KEYS: i32 = 1000;
+
+/// What `encoding-type=url` leaves as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
+
+/// One page, as the request wants it.
+pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
+    let max = input.max_keys.unwrap_or(MAX_KEYS);
+    if max < 0 {
+        return Err(s3_error!(InvalidArgument, "max-keys is negative"));
+    }
+    let max = max.min(MAX_KEYS);
+    let url = match input.encoding_type.as_ref().map(EncodingType::as_str) {
+        None => false,
+        Some(EncodingType::URL) => true,
+        Some(_) => return Err(s3_error!(InvalidArgument, "the only encoding-type is `url`")),
+    };
+    let encode = |text: String| match url {
+        true => percent_encode(text.as_bytes(), PLAIN).to_string(),
+        false => text,
+    };
+    let after = match (&input.continuation_token, &input.start_after) {
+        (Some(token), _) => Some(
+            after_token(token)
+                .ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?,
+        ),
+        (None, Some(key)) => Some(After::Key(key.clone())),
+        (None, None) => None,
+    };
+    let prefix = input.prefix.clone().unwrap_or_default();
+    let query = ListQuery {
+        bucket: input.bucket.clone(),
+        prefix,
+        delimiter: input.delimiter.clone().filter(|delimiter| !delimiter.is_empty()),
+        after,
+        max: usize::try_from(max).unwrap_or(0),
+    };
+    let found = db.run(move |db| db.list(&query)).await?;
+    let next = found.items.last().filter(|_| found.truncated).map(|item| token(&item.after()));
+    let count = i32::try_from(found.items.len()).ok();
+    let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
+    for item in found.items {
+        match item {
+            ListItem::Object(key, record) => contents.push(Object {
+                e_tag: Some(etag(&record)),
+                last_modified: Some(modified(&record)),
+                size: Some(as_i64(record.size)),
+                key: Some(encode(key)),
+                ..Object::default()
+            }),
+            ListItem::Group(group) => common_prefixes.push(CommonPrefix { prefix: Some(encode(group)) }),
+        }
+    }
+    Ok(ListObjectsV2Output {
+        name: Some(input.bucket),
+        prefix: Some(encode(input.prefix.unwrap_or_default())),
+        delimiter: input.delimiter.map(encode),
+        start_after: input.start_after.map(encode),
+        continuation_token: input.continuation_token,
+        encoding_type: input.encoding_type,
+        max_keys: Some(max),
+        key_count: count,
+        is_truncated: Some(next.is_some()),
+        next_continuation_token: next,
+        contents: Some(contents),
+        common_prefixes: Some(common_prefixes),
+        ..ListObjectsV2Output::default()
+    })
+}
+
+/// A token is `k` or `g`, then the key or the group, in base64 since keys hold anything.
+fn token(after: &After) -> String {
+    let text = match after {
+        After::Key(key) => format!("k{key}"),
+        After::Group(group) => format!("g{group}"),
+    };
+    base64_simd::STANDARD.encode_to_string(text)
+}
+
+fn after_token(token: &str) -> Option<After> {
+    let text = String::from_utf8(base64_simd::STANDARD.decode_to_vec(token).ok()?).ok()?;
+    match text.split_at_checked(1)? {
+        ("k", key) => Some(After::Key(key.to_owned())),
+        ("g", group) if !group.is_empty() => Some(After::Group(group.to_owned())),
+        _ => None,
+    }
+}
