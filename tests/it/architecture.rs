@@ -30,12 +30,38 @@ const SECRETS: [(&str, &[&str]); 15] = [
     ("zip::", &["source"]),
 ];
 
+/// The most lines of a file, without its tests. What is longer has more than one topic.
+const MAX_LINES: usize = 600;
+
+/// Files, or directories that end with `/`, that are still to be split.
+const TOO_LONG: [&str; 2] = ["mount.rs", "store/"];
+
+/// The code of all files. What tests do is their own affair.
 fn sources() -> Vec<(String, String)> {
-    // What tests do is their own affair.
-    let code = |text: String| text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
-    let files: Vec<_> = rust_files("src").into_iter().map(|(name, text)| (name, code(text))).collect();
+    let files: Vec<_> =
+        rust_files("src").into_iter().map(|(name, text)| (name, without_tests(&text))).collect();
     assert!(files.len() > 15);
     files
+}
+
+/// A file without its modules that are `#[cfg(test)]`; nothing where all of it is.
+fn without_tests(text: &str) -> String {
+    if text.lines().any(|line| line == "#![cfg(test)]") {
+        return String::new();
+    }
+    let mut code = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let module = |next: &&str| next.starts_with("mod ") && next.ends_with('{');
+        if line == "#[cfg(test)]" && lines.next_if(module).is_some() {
+            // It ends with the first brace at the margin: rustfmt indents what is inside.
+            lines.by_ref().find(|line| *line == "}");
+            continue;
+        }
+        code.push_str(line);
+        code.push('\n');
+    }
+    code
 }
 
 /// `store/body.rs` is in `store`.
@@ -107,6 +133,26 @@ fn a_use_of_a_higher_room_would_be_found() {
     assert_eq!(violations(&file("backend.rs", "use s3s::dto::ETag;")).len(), 1);
     assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::cli")).len() <= 1);
     assert!(violations(&file("cli/demo.rs", "use crate::backend::SkillFs;")).is_empty());
+}
+
+#[test]
+fn no_file_is_too_long() {
+    let exempt = |file: &str| {
+        TOO_LONG.iter().any(|long| file == *long || long.ends_with('/') && file.starts_with(long))
+    };
+    for (file, code) in sources() {
+        let lines = code.lines().count();
+        assert!(lines <= MAX_LINES || exempt(&file), "src/{file} has {lines} lines; split it by topic");
+    }
+}
+
+#[test]
+fn tests_are_no_part_of_a_file() {
+    let file = "fn a() {}\n\n#[cfg(test)]\nmod tests {\n    fn b() {}\n}\n\nfn c() {}\n";
+    assert_eq!(without_tests(file), "fn a() {}\n\n\nfn c() {}\n");
+    assert_eq!(without_tests("//! Tests.\n\n#![cfg(test)]\n\nfn a() {}\n"), "");
+    let declared = "#[cfg(test)]\nmod model;\n#[cfg(test)]\nfn a() {}\n";
+    assert_eq!(without_tests(declared), declared);
 }
 
 /// The files of a room that a file of it imports: `super::file` and `super::{file, …}`.
