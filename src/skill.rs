@@ -12,7 +12,7 @@ mod local;
 
 use serde::Serialize;
 
-pub use self::catalog::{AvailableSkill, Budgeted, CatalogFormat, available_skills};
+pub use self::catalog::{AvailableSkill, available_skills};
 pub(crate) use self::heads::{FIRST_BYTES, MOST_BYTES, head_of};
 pub use self::library::{Dependencies, SkillLibrary, Unknown};
 pub use self::load::LoadedSkill;
@@ -147,4 +147,29 @@ pub struct Category {
     pub path: String,
     /// From its `DESCRIPTION.md`.
     pub description: Option<String>,
+}
+
+/// How a catalogue is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CatalogFormat {
+    /// By category, one line a skill.
+    Markdown,
+    /// As the reference library skills-ref writes it: every element on lines of its own.
+    Xml,
+    /// The same elements, each on one line.
+    XmlOneLine,
+    /// One JSON document.
+    Json,
+}
+
+/// A catalogue that fits, and what that cost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Budgeted {
+    /// The catalogue. It never has more characters than the budget.
+    pub text: String,
+    /// Whether descriptions were shortened or dropped.
+    pub shortened: bool,
+    /// How many skills were left out, from the end.
+    pub left_out: usize,
 }

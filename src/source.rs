@@ -21,6 +21,7 @@
 
 #[cfg(feature = "import")]
 mod archive;
+mod assemble;
 #[cfg(feature = "import")]
 mod discovery;
 #[cfg(feature = "import")]
@@ -73,6 +74,8 @@ type Kept = Arc<()>;
 
 /// The category's description, beside its skills.
 const DESCRIPTION_FILE: &str = "DESCRIPTION.md";
+/// The index of the Agent Skills Discovery RFC, below the root of a site.
+const DISCOVERY_INDEX: &str = ".well-known/agent-skills/index.json";
 
 /// Skills that were found in one place.
 ///

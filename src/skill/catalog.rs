@@ -2,35 +2,10 @@
 
 use serde::Serialize;
 
-use super::{Category, Skill, SkillLibrary, is_within};
+use super::{Budgeted, CatalogFormat, Category, Skill, SkillLibrary, is_within};
 
 /// A description is not cut shorter than this: less says nothing. Then it is dropped.
 const SHORTEST_DESCRIPTION: usize = 20;
-
-/// How a catalogue is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CatalogFormat {
-    /// By category, one line a skill.
-    Markdown,
-    /// As the reference library skills-ref writes it: every element on lines of its own.
-    Xml,
-    /// The same elements, each on one line.
-    XmlOneLine,
-    /// One JSON document.
-    Json,
-}
-
-/// A catalogue that fits, and what that cost.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Budgeted {
-    /// The catalogue. It never has more characters than the budget.
-    pub text: String,
-    /// Whether descriptions were shortened or dropped.
-    pub shortened: bool,
-    /// How many skills were left out, from the end.
-    pub left_out: usize,
-}
 
 impl SkillLibrary {
     /// The catalogue for a prompt. Skills with `disable-model-invocation` are not in it.

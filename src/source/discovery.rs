@@ -8,9 +8,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::archive::{self, Kind};
-use super::layout::{INDEX, overlapping, skill_of};
+use super::assemble::{overlapping, skill_of};
 use super::scan::{Found, Scan, join};
-use super::{Content, Source, SourceFile, SourceOptions, check_name, failed};
+use super::{Content, DISCOVERY_INDEX, Source, SourceFile, SourceOptions, check_name, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The version of the index that is read and written.
@@ -58,7 +58,8 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
             .with_hint("nothing of it was taken; fetch or export it again")
     };
     let mut scan = Scan::new(root, options.limits);
-    let index: Index = parse(&scan, &root.join(INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
+    let index: Index =
+        parse(&scan, &root.join(DISCOVERY_INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
     if index.schema != SCHEMA {
         let why = format!("its schema is `{}`, and only `{SCHEMA}` is read", shorten(&index.schema));
         return Err(wrong(ErrorKind::InvalidInput, why));

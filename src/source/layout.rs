@@ -5,18 +5,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::assemble::{overlapping, skill_of};
 use super::scan::{Found, Scan, is_noise, join};
 use super::{
-    DESCRIPTION_FILE, OriginKind, Registry, Source, SourceCategory, SourceFile, SourceOptions, SourceSkill,
-    check_name, failed, leaf, skill_file,
+    DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Source, SourceCategory, SourceOptions, check_name, failed,
+    leaf,
 };
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::skill::judge;
-
-/// The index of the Agent Skills Discovery RFC, below the root of a site.
-pub(super) const INDEX: &str = ".well-known/agent-skills/index.json";
-/// A longer `SKILL.md` is no text for a model, and a longer `_meta.json` says nothing more.
-const MAX_TEXT_BYTES: u64 = 10 * 1024 * 1024;
 
 /// How a source is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -141,7 +136,7 @@ fn wrapped(root: &Path) -> Option<PathBuf> {
         .filter(|entry| !is_noise(&entry.file_name().to_string_lossy()));
     let only = entries.next()?.path();
     let alone = entries.next().is_none();
-    (alone && (only.join("skills").is_dir() || only.join(INDEX).is_file())).then_some(only)
+    (alone && (only.join("skills").is_dir() || only.join(DISCOVERY_INDEX).is_file())).then_some(only)
 }
 
 /// Tells a layout from what is there.
@@ -150,7 +145,7 @@ fn detect(root: &Path, kind: OriginKind) -> Layout {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path())
     };
-    if root.join(INDEX).is_file() {
+    if root.join(DISCOVERY_INDEX).is_file() {
         return Layout::Discovery;
     }
     if root.join("SKILL.md").is_file() {
@@ -235,41 +230,6 @@ fn take_skill(
         Err(reason) => source.refuse(place, path, reason),
     }
     Ok(())
-}
-
-/// A skill that has this path, lies in it, or has it inside.
-pub(super) fn overlapping<'t>(taken: &'t BTreeSet<String>, path: &str) -> Option<&'t String> {
-    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
-    let above = ends.into_iter().find_map(|end| taken.get(&path[..end]));
-    let inside = format!("{path}/");
-    above.or_else(|| taken.range(inside.clone()..).next().filter(|other| other.starts_with(&inside)))
-}
-
-/// A skill from its files, and what it says of itself; or why it cannot be one.
-pub(super) fn skill_of(path: String, folder: &Path, files: Vec<SourceFile>) -> Result<SourceSkill, String> {
-    let Some(main) = skill_file(&files) else { return Err("it has no SKILL.md".to_owned()) };
-    if main.size > MAX_TEXT_BYTES {
-        return Err(format!("its {} has {} bytes; {MAX_TEXT_BYTES} are the limit", main.name, main.size));
-    }
-    let content = main.read().map_err(|error| error.message().to_owned())?;
-    let (problems, loaded) = judge(&content, &main.name, leaf(&path), &format!("{path}/{}", main.name));
-    let registry = files.iter().find(|file| file.name == "_meta.json").and_then(registry);
-    Ok(SourceSkill { path, folder: folder.to_owned(), files, loaded, problems, registry })
-}
-
-/// What of a `_meta.json` can be understood.
-fn registry(file: &SourceFile) -> Option<Registry> {
-    if file.size > MAX_TEXT_BYTES {
-        return None;
-    }
-    let value: serde_json::Value = serde_json::from_slice(&file.read().ok()?).ok()?;
-    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-    Some(Registry {
-        owner: value.get("owner").and_then(text),
-        slug: value.get("slug").and_then(text),
-        display_name: value.get("displayName").and_then(text),
-        version: value.get("latest").and_then(|latest| latest.get("version")).and_then(text),
-    })
 }
 
 /// Descriptions of folders that have become categories.
