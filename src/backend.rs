@@ -2,23 +2,25 @@
 //! stated.
 
 mod beside;
-mod content;
 mod edit;
+mod file;
 mod find;
 mod grep;
-mod known;
 mod libraries;
 mod lines;
 mod list;
 mod pieces;
+mod plain;
 mod quota;
 mod read;
 mod remove;
-mod stat;
+mod skills;
 mod transfer;
+mod tree;
 mod union;
-mod version;
 mod view;
+mod walk;
+mod window;
 mod write;
 
 use std::sync::Arc;
@@ -33,10 +35,11 @@ use self::quota::Usages;
 pub use self::read::{FileBytes, TextFile, Window};
 pub use self::remove::Deleted;
 pub use self::transfer::{Overwrite, Transferred};
+pub(crate) use self::tree::Retries;
 pub(crate) use self::union::{SkillPlace, Union, UnionFile};
 pub(crate) use self::view::{View, find_skills};
 pub use self::write::{Capabilities, WriteMode, Written};
-use crate::cache::CacheCounts;
+use crate::cache::{CacheCounts, Libraries, TenantCache};
 use crate::config::{Freshness, Retention, Settings};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
@@ -126,7 +129,7 @@ impl SkillFs {
         S3Backend {
             shared: self.0.clone(),
             store,
-            layers: libraries::name_of(&mounts),
+            libraries: Libraries::new(&mounts.skill_layers()),
             mounts: Arc::new(mounts),
             quota: session.quota,
             accepts_lost_updates: false,
@@ -164,7 +167,7 @@ impl SkillFs {
     /// What is remembered by all sessions of this handle, and how often it helped.
     #[must_use]
     pub fn cache(&self) -> CacheCounts {
-        self.0.store.cache().counts()
+        self.0.store.shared_cache().counts()
     }
 
     /// Requests sent so far by all sessions of this handle, retries included.
@@ -186,8 +189,8 @@ pub struct S3Backend {
     /// The storage, on behalf of this session's tenant.
     store: Store,
     mounts: Arc<Mounts>,
-    /// The libraries behind `/skills`, as one name.
-    layers: Arc<str>,
+    /// The libraries behind `/skills`.
+    libraries: Arc<Libraries>,
     quota: Quota,
     accepts_lost_updates: bool,
     /// Whether every answer must be as new as the question.
@@ -234,8 +237,9 @@ impl S3Backend {
         &self.store
     }
 
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.pinned.is_some()
+    /// What is known, as far as this session may see it.
+    pub(crate) fn cache(&self) -> &TenantCache {
+        self.store.cache()
     }
 
     /// Alike for what is missing and for what belongs to somebody else.

@@ -73,9 +73,8 @@ pub struct Settings {
     pub conflict_patience: Duration,
     /// How long the releases of published libraries are kept.
     pub retention: Retention,
-    /// Whether the server honours `If-Match` and `If-None-Match` on writes. `None` asks it once, before
-    /// the first write that needs it; AWS is not asked.
-    pub conditional_writes: Option<bool>,
+    /// What the server honors, where that need not be found out.
+    pub server: ServerCapabilities,
     /// Content is uploaded in parts of this size when it is more than two of them. At least 5 MiB.
     /// Default 8 MiB.
     pub part_bytes: u64,
@@ -88,6 +87,21 @@ pub struct Settings {
     /// The role that every session assumes, so that S3 itself confines it to its own prefixes. Default none:
     /// sessions run on the credentials of this process.
     pub role: Option<Role>,
+}
+
+/// What a server honors. `None` is the default for each: AWS and the embedded store honor all of it; of other servers,
+/// the first write that needs it probes `conditional_puts`, and on nothing else is relied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ServerCapabilities {
+    /// `If-Match` and `If-None-Match` on PutObject. Without it, files are not edited safely and libraries cannot be
+    /// published.
+    pub conditional_puts: Option<bool>,
+    /// The same on CopyObject. Without it, content is uploaded where it could have been copied.
+    pub conditional_copies: Option<bool>,
+    /// The same on CompleteMultipartUpload. Without it, an upload looks at the object before it completes.
+    pub conditional_uploads: Option<bool>,
+    /// `If-Match` on DeleteObject. Without it, a deletion looks at the object first.
+    pub conditional_deletes: Option<bool>,
 }
 
 impl Settings {
@@ -109,7 +123,7 @@ impl Settings {
             max_read_bytes: 10 * 1024 * 1024,
             conflict_patience: Duration::from_secs(10),
             retention: Retention::default(),
-            conditional_writes: None,
+            server: ServerCapabilities::default(),
             part_bytes: 8 * 1024 * 1024,
             single_copy_bytes: 5 * 1024 * 1024 * 1024,
             list_undescribed_skills: true,

@@ -9,7 +9,7 @@ use time::format_description::well_known::Rfc3339;
 use crate::path::VirtualPath;
 
 /// How far a listing goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Depth {
     /// The entries of the directory.
     One,
@@ -58,15 +58,6 @@ impl Entry {
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.name().unwrap_or_default()
-    }
-
-    /// In key order: a directory counts as its name and a slash.
-    pub(crate) fn by_key(a: &Self, b: &Self) -> std::cmp::Ordering {
-        let key = |entry: &Self| {
-            let slash = if entry.is_directory() { "/" } else { "" };
-            format!("{}{slash}", entry.path)
-        };
-        key(a).cmp(&key(b))
     }
 
     /// By path bytes; of one path the file first.

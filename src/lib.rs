@@ -149,7 +149,9 @@ pub use crate::backend::{
     Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
 };
 pub use crate::cache::CacheCounts;
-pub use crate::config::{Freshness, Retention, Role, Settings, StaticCredentials, Timeouts, env};
+pub use crate::config::{
+    Freshness, Retention, Role, ServerCapabilities, Settings, StaticCredentials, Timeouts, env,
+};
 pub use crate::doctor::{Check, Diagnosis, Verdict};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};

@@ -559,6 +559,11 @@ impl Mounts {
         KeyPrefix("threads/".to_owned())
     }
 
+    /// Whether the mount of this name shows libraries.
+    pub(crate) fn is_layered(name: &str) -> bool {
+        name == SKILLS
+    }
+
     /// In the order of their paths.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.0.iter()
@@ -590,24 +595,6 @@ impl Mounts {
         let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
         let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
         Some(ObjectKey(format!("{home}{BLOBS}{sha256}-{id}")))
-    }
-
-    /// The key of a path inside a mount: what [`Mounts::resolve`] gives, without the rest. `None` for all
-    /// else: `/skills`, and errors too.
-    pub(crate) fn plain_key(&self, path: &VirtualPath) -> Option<String> {
-        let mount = self.mount_of(path).ok()??;
-        (!mount.is_layered()).then(|| Self::key_in(mount, 0, path))?
-    }
-
-    /// The same for a layer of the mount.
-    pub(crate) fn layer_key(&self, path: &VirtualPath, layer: usize) -> Option<String> {
-        Self::key_in(self.mount_of(path).ok()??, layer, path)
-    }
-
-    fn key_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Option<String> {
-        let relative = path.as_str()[mount.path.as_str().len()..].strip_prefix('/')?;
-        let key = [mount.layers.get(layer)?.prefix.as_str(), relative].concat();
-        (key.len() <= MAX_KEY_BYTES).then_some(key)
     }
 
     /// Resolves a path. No I/O.

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use sha2::Digest as _;
 
 use super::S3Backend;
-use super::content::changed_while_read;
-use super::libraries::name_of;
+use super::file::changed_while_read;
 use super::union::UnionFile;
 use super::write::new_properties;
+use crate::cache::Libraries;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Sha256;
@@ -26,7 +26,8 @@ impl S3Backend {
     /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
     pub(crate) fn on_library(&self, library: &Library) -> Self {
         let mounts = Mounts::of(&library.session());
-        Self { layers: name_of(&mounts), mounts: Arc::new(mounts), pinned: None, ..self.clone() }
+        let libraries = Libraries::new(&mounts.skill_layers());
+        Self { libraries, mounts: Arc::new(mounts), pinned: None, ..self.clone() }
     }
 
     /// The SHA-256 of a file, in the version that a listing found, and its first bytes. One request.
@@ -41,11 +42,10 @@ impl S3Backend {
     ) -> Result<(Sha256, Vec<u8>)> {
         let (mut digest, mut head) = (sha2::Sha256::new(), Vec::new());
         if found.meta.size > 0 {
-            let whole = ByteRange { start: 0, end: None };
-            let (now, Some(mut body)) = self.version_bytes(path, found, whole).await? else {
+            let Some(mut body) = self.version_bytes(path, found, ByteRange::WHOLE).await? else {
                 return Err(changed_while_read(path));
             };
-            if now.size != found.meta.size {
+            if body.remaining() != found.meta.size {
                 return Err(changed_while_read(path));
             }
             while let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("read", path))? {
@@ -59,9 +59,8 @@ impl S3Backend {
 
     /// The SHA-256 of an object as it is now, and what the server says of it; `None` when there is none.
     pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Sha256, Meta)>> {
-        let whole = ByteRange { start: 0, end: None };
         let mut digest = sha2::Sha256::new();
-        let meta = match self.store().get(key, whole, Expect::Any).await? {
+        let meta = match self.store().get(key, ByteRange::WHOLE, Expect::Any).await? {
             Fetched::Found { meta, mut body, .. } => {
                 while let Some(piece) = body.next(self.store()).await? {
                     digest.update(&piece);
@@ -75,8 +74,7 @@ impl S3Backend {
 
     /// An object as it is now, whole; `None` when there is none.
     pub(crate) async fn object(&self, key: &ObjectKey) -> Result<Option<(Meta, Bytes)>> {
-        let whole = ByteRange { start: 0, end: None };
-        match self.store().get(key, whole, Expect::Any).await? {
+        match self.store().get(key, ByteRange::WHOLE, Expect::Any).await? {
             Fetched::Found { meta, mut body, .. } => {
                 let mut bytes = Vec::new();
                 body.collect(self.store(), &mut bytes).await?;
@@ -167,9 +165,9 @@ impl S3Backend {
         })
     }
 
-    /// Whether copies mind conditions, for sure.
+    /// Whether conditions of copies are known to be honored.
     pub(crate) fn copies_conditionally(&self) -> bool {
-        self.store().is_known()
+        self.store().capabilities().copies()
     }
 
     /// Copies an object, on the server. As [`S3Backend::put_object`].
@@ -200,9 +198,9 @@ impl S3Backend {
         self.store().delete_version(key, version).await
     }
 
-    /// Whether the server minds conditions: without that, nothing can be published safely.
+    /// Whether the server honors conditions: without that, nothing can be published safely.
     pub(crate) async fn check_conditions(&self, library: &Library) -> Result<()> {
-        if self.store().conditional_writes(&library.probe()).await? {
+        if self.store().conditional_writes(|| Ok(library.probe())).await? {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, "this server ignores conditional writes")

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::read::{binary_file, is_directory};
+use super::file::{binary_file, is_directory};
 use super::write::{Written, changed, new_file};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::mount::{Location, Target, WritableKey};

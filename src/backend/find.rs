@@ -10,13 +10,13 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::union::{UnionFile, below_mount};
+use super::union::below_mount;
+use super::walk::{At, Candidate, Item, Place, Walk};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Directory, Location, ObjectKey};
+use crate::mount::Location;
 use crate::path::VirtualPath;
 use crate::pattern::Pattern;
-use crate::store::{Listed, Lister, Meta};
 
 /// So many files are found unless told.
 const MOST_FILES: usize = 10_000;
@@ -41,16 +41,6 @@ pub(super) async fn parsed(pattern: String) -> Result<Pattern> {
     tokio::task::spawn_blocking(move || Pattern::parse(&pattern)).await.map_err(|error| {
         Error::new(ErrorKind::Internal, "the pattern could not be read").with_source(error)
     })?
-}
-
-/// A file that is searched.
-#[derive(Debug, Clone)]
-pub(super) struct Candidate {
-    pub(super) path: VirtualPath,
-    pub(super) key: ObjectKey,
-    pub(super) meta: Meta,
-    /// How `/skills` shows it.
-    pub(super) listed: Option<UnionFile>,
 }
 
 /// Where a search starts.
@@ -114,9 +104,7 @@ impl S3Backend {
             Ok::<_, Error>((root?, matcher))
         })
         .map_ok(move |(root, matcher)| {
-            backend
-                .candidates(root, Some(matcher), hidden.clone())
-                .map_ok(|found| found.meta.entry(found.path))
+            backend.candidates(root, Some(matcher), hidden.clone()).map_ok(|found| found.entry())
         })
         .try_flatten()
         .boxed()
@@ -143,94 +131,65 @@ impl S3Backend {
         pattern: Option<Pattern>,
         hidden: Hidden,
     ) -> BoxStream<'static, Result<Candidate>> {
-        let walk = FileWalk {
-            backend: self.clone(),
-            root,
-            pattern,
-            hidden,
-            left: None,
-            lister: None,
-            ready: VecDeque::new(),
-            found: false,
-        };
-        stream::try_unfold(walk, |mut walk| async move { Ok(walk.next().await?.map(|found| (found, walk))) })
-            .boxed()
+        let search =
+            Search { backend: self.clone(), root, pattern, hidden, walk: None, ready: VecDeque::new() };
+        stream::try_unfold(search, |mut search| async move {
+            Ok(search.next().await?.map(|found| (found, search)))
+        })
+        .boxed()
     }
 }
 
-/// A search on its way through its directories.
-struct FileWalk {
+/// A search on its way: the files of a walk that match.
+struct Search {
     backend: S3Backend,
     root: Root,
     pattern: Option<Pattern>,
     hidden: Hidden,
-    /// What is still to list; `None` before the start.
-    left: Option<VecDeque<Listable>>,
-    lister: Option<Lister>,
+    /// `None` before the start.
+    walk: Option<Walk>,
     ready: VecDeque<Candidate>,
-    /// Whether anything at all lies below the root.
-    found: bool,
 }
 
-enum Listable {
-    Directory(Directory),
-    /// Below `/skills`.
-    Layered(VirtualPath),
-}
-
-impl FileWalk {
+impl Search {
     async fn next(&mut self) -> Result<Option<Candidate>> {
-        if self.left.is_none() {
-            self.left = Some(self.start()?);
-        }
         loop {
             if let Some(found) = self.ready.pop_front() {
                 return Ok(Some(found));
             }
-            let Some(left) = &mut self.left else { return Ok(None) };
-            let directory = match left.front() {
+            let walk = match &mut self.walk {
+                Some(walk) => walk,
                 None => {
-                    if !std::mem::replace(&mut self.found, true) {
-                        self.nothing_found().await?;
-                        continue;
-                    }
-                    return Ok(None);
+                    let places = self.start()?;
+                    self.walk.insert(Walk::new(self.backend.clone(), Depth::All, places))
                 }
-                Some(Listable::Directory(directory)) => directory.clone(),
-                Some(Listable::Layered(path)) => {
-                    let path = path.clone();
-                    left.pop_front();
-                    self.layered(&path).await?;
+            };
+            let page = match walk.next().await {
+                Ok(page) => page,
+                // A pattern may lead to what is not there, or is a file: nothing matches.
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => None,
+                Err(error) => return Err(error),
+            };
+            let Some(page) = page else {
+                if !std::mem::replace(&mut walk.found_any, true) {
+                    self.nothing_found().await?;
                     continue;
                 }
+                return Ok(None);
             };
-            let lister = self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), Depth::All));
-            let page = lister.next(self.backend.store()).await;
-            let Some(page) = page.map_err(|e| e.during("list", directory.path()))? else {
-                self.lister = None;
-                left.pop_front();
-                continue;
-            };
-            self.found = true;
-            for item in page {
-                let Listed::Object { key, meta } = item else { continue };
-                match directory.file(&key) {
-                    Some((path, key)) => self.offer(Candidate { path, key, meta, listed: None }),
-                    // The marker of a folder is no file, and nothing is hidden with it.
-                    None if meta.size == 0 && directory.marker(&key).is_some() => {}
-                    None => {
-                        self.hidden.fetch_add(1, Ordering::Relaxed);
-                    }
+            self.hidden.fetch_add(page.hidden, Ordering::Relaxed);
+            for item in page.items {
+                if let Item::File(file) = item {
+                    self.offer(file);
                 }
             }
         }
     }
 
     /// What to list: all below the root, or no more than the pattern can match.
-    fn start(&self) -> Result<VecDeque<Listable>> {
-        let mounts = &self.backend.mounts;
+    fn start(&self) -> Result<VecDeque<Place>> {
         // An error of the root itself comes before all others.
-        mounts.resolve(&self.root.path)?;
+        self.backend.place(&self.root.path)?;
         let mut top = self.root.path.clone();
         for name in self.pattern.iter().flat_map(Pattern::directories) {
             match top.join_exact(&name) {
@@ -239,17 +198,10 @@ impl FileWalk {
                 None => return Ok(VecDeque::new()),
             }
         }
-        let listable = |path: &VirtualPath| match mounts.resolve(path)? {
-            Location::Mount(directory) | Location::Inside { directory, .. } => {
-                Ok(Some(Listable::Directory(directory)))
-            }
-            Location::Layered => Ok(Some(Listable::Layered(path.clone()))),
-            Location::Root => Ok(None),
-        };
         if top.is_root() {
-            return mounts.iter().filter_map(|mount| listable(mount.path()).transpose()).collect();
+            return self.backend.all_places();
         }
-        match listable(&top) {
+        match self.backend.place(&top) {
             Ok(place) => Ok(place.into_iter().collect()),
             // A pattern may name what no file can be called; but its mount must be there.
             Err(error) if self.root.path.is_root() && error.kind() == ErrorKind::NotFound => Err(error),
@@ -271,20 +223,6 @@ impl FileWalk {
         }
     }
 
-    async fn layered(&mut self, path: &VirtualPath) -> Result<()> {
-        let backend = self.backend.clone();
-        let union = backend.union_of_first(path).await?;
-        union.check_complete(path)?;
-        self.hidden.fetch_add(union.hidden_in(below_mount(path)), Ordering::Relaxed);
-        for (name, found) in union.files_in(below_mount(path)) {
-            self.found = true;
-            let Some(path) = path.join_exact(name) else { continue };
-            let (key, meta) = (backend.key_of(&path, found)?, found.meta.clone());
-            self.offer(Candidate { path, key, meta, listed: Some(found.clone()) });
-        }
-        Ok(())
-    }
-
     /// Nothing was listed. A mount may be empty, and a pattern may match nothing; but a root that was
     /// named must be there, and may be a file.
     async fn nothing_found(&mut self) -> Result<()> {
@@ -292,36 +230,31 @@ impl FileWalk {
         if !self.root.named || root.is_root() || self.backend.mounts().any(|mount| mount.path() == root) {
             return Ok(());
         }
-        let mounts = &self.backend.mounts;
-        let file = match mounts.resolve(root)? {
+        let at = match self.backend.mounts.resolve(root)? {
             Location::Inside { key, directory } => {
                 // Where the pattern led further down, the root itself was not listed.
                 let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
                 if narrowed && self.backend.is_directory(&directory).await? {
                     return Ok(());
                 }
-                let meta = self.backend.store().head(&key).await.map_err(|e| e.during("look at", root))?;
-                meta.map(|meta| (key, meta, None))
+                self.backend.head(root, &key).await?.map(|meta| At::Key(key, meta))
             }
             Location::Layered => {
                 let union = self.backend.union_around(root).await?;
                 union.check_complete(root)?;
                 match union.file(below_mount(root)) {
-                    Some(found) => {
-                        let key = self.backend.key_of(root, found)?;
-                        Some((key, found.meta.clone(), Some(found.clone())))
-                    }
+                    Some(found) => Some(At::Union(found.clone())),
                     None if union.is_directory(below_mount(root)) => return Ok(()),
                     None => None,
                 }
             }
             Location::Root | Location::Mount(_) => return Ok(()),
         };
-        let Some((key, meta, listed)) = file else { return Err(S3Backend::not_found(root)) };
+        let Some(at) = at else { return Err(S3Backend::not_found(root)) };
         // A file is its own name below itself.
         let name = root.name().unwrap_or_default();
         if self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name)) {
-            self.ready.push_back(Candidate { path: root.clone(), key, meta, listed });
+            self.ready.push_back(Candidate { path: root.clone(), at });
         }
         Ok(())
     }

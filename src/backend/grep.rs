@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream::BoxStream;
@@ -13,14 +12,14 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tracing::instrument;
 
 use super::S3Backend;
-use super::content::{Content, File, same_version};
-use super::find::{Candidate, Hidden, parsed};
-use super::known::Fact;
-
+use super::file::{Content, Node, Version, Want};
+use super::find::{Hidden, parsed};
+use super::walk::Candidate;
+use crate::cache::{About, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
 use crate::search::{Hits, Meaning, Query};
-use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
+use crate::store::Body;
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
 /// Files that are read at once.
@@ -218,7 +217,7 @@ impl S3Backend {
                         let long_files = long_files.clone();
                         async move {
                             // A thread each, and they are bounded.
-                            let _turn = match found.meta.size > WHOLE_BYTES {
+                            let _turn = match found.meta().size > WHOLE_BYTES {
                                 true => long_files.acquire().await.ok(),
                                 false => None,
                             };
@@ -267,27 +266,33 @@ impl S3Backend {
         }
     }
 
-    async fn search_content(&self, file: &Candidate, query: &Arc<Query>) -> Result<Searched> {
-        if file.meta.size == 0 {
+    async fn search_content(&self, found: &Candidate, query: &Arc<Query>) -> Result<Searched> {
+        if found.meta().size == 0 {
             return Ok(Searched::Hits(Hits::default()));
         }
-        let path = &file.path;
-        let whole = ByteRange { start: 0, end: None };
-        if let Some(content) = self.known_content(file) {
+        let mut file = self.candidate_file(found)?;
+        let path = &found.path;
+        if let Some(content @ (Content::Text(_) | Content::Binary(_))) = self.known_content(&file, Want::Text)
+        {
             return search_whole(path, query, move || content).await.map(|(found, _)| found);
         }
-        let asked = (self.cache().epoch(file.key.as_str()), Instant::now());
-        let Some((meta, mut body)) = self.content_of(file, whole).await? else { return Ok(Searched::Gone) };
+        let key = Key::new(About::object(&file.key), Detail::Only);
+        let moment = self.cache().moment(&key);
+        let Some((meta, mut body)) = self.open_candidate(found, &file).await? else {
+            return Ok(Searched::Gone);
+        };
         if meta.size <= WHOLE_BYTES {
             let mut bytes = Vec::new();
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
             let decode = move || Content::of_text(text::decode(bytes));
-            let (found, content) = search_whole(path, query, decode).await?;
-            let (path, key) = (file.path.clone(), file.key.clone());
-            let immutable = file.listed.as_ref().is_some_and(|listed| listed.blob.is_some());
-            let fact = Fact::File(File { path, key, meta, content, immutable });
-            self.keep_fact(file.key.as_str(), asked, Arc::new(fact));
-            return Ok(found);
+            let (hits, content) = search_whole(path, query, decode).await?;
+            // As a reader would know it.
+            if file.version == Version::Latest {
+                (file.meta, file.version) = (meta, Version::Exact);
+            }
+            file.content = content;
+            self.cache().put(&key, moment, Node::File(file));
+            return Ok(hits);
         }
         // The head decides, before the rest is waited for.
         let mut head = Vec::new();
@@ -309,38 +314,11 @@ impl S3Backend {
                 // Happens once: only UTF-8 can turn out to be something else.
                 Streamed::Legacy(legacy) => encoding = legacy,
             }
-            match self.content_of(file, whole).await? {
+            match self.open_candidate(found, &file).await? {
                 Some((now, again)) if now.etag == meta.etag => (body, head) = (again, Bytes::new()),
                 _ => return Ok(Searched::Gone),
             }
         }
-    }
-
-    /// What a file holds: in the version that was listed, where several files must fit together.
-    async fn content_of(&self, file: &Candidate, range: ByteRange) -> Result<Option<(Meta, Box<Body>)>> {
-        let path = &file.path;
-        if let Some(listed) = &file.listed {
-            let (meta, body) = self.version_bytes(path, listed, range).await?;
-            return Ok(body.map(|body| (meta, body)));
-        }
-        let fetched = self.store().get(&file.key, range, Expect::Any).await;
-        Ok(match fetched.map_err(|e| e.during("search", path))? {
-            Fetched::Found { meta, body, .. } => Some((meta, body)),
-            _ => None,
-        })
-    }
-
-    /// The text of the version that was listed, where it is known.
-    fn known_content(&self, file: &Candidate) -> Option<Content> {
-        let kept = self.cache().recall::<Fact>(file.key.as_str())?;
-        let Fact::File(known) = &*kept.value else { return None };
-        let usable = known.key == file.key
-            && same_version(&known.meta, &file.meta)
-            && matches!(known.content, Content::Text(_) | Content::Binary(_));
-        if usable {
-            self.cache().hit();
-        }
-        usable.then(|| known.content.clone())
     }
 
     /// Decodes a long file piece by piece, and searches it on a thread that may wait.

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
 
-use crate::mount::ObjectKey;
-use crate::store::Meta;
+use crate::cache::Cached;
 
-/// How far apart the places are that are remembered.
+/// How far apart the starts are that are remembered.
 const APART: u64 = 1024 * 1024;
 
 /// What is known of one version of a file.
@@ -19,18 +18,24 @@ pub(super) struct LineIndex {
 
 #[derive(Debug, Default)]
 struct Known {
-    places: Vec<Place>,
+    starts: Vec<LineStart>,
     /// How many lines the file has, once its end was seen.
     lines: Option<u64>,
 }
 
 /// The beginning of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Place {
+pub(super) struct LineStart {
     pub(super) line: u64,
     pub(super) offset: u64,
     /// Whether all before it is ASCII, and so could still be any encoding.
     pub(super) ascii: bool,
+}
+
+impl Cached for LineIndex {
+    fn weight(&self) -> Option<u64> {
+        Some((self.lock().starts.capacity() * size_of::<LineStart>() + size_of::<Self>()) as u64)
+    }
 }
 
 impl LineIndex {
@@ -38,24 +43,15 @@ impl LineIndex {
         Self { encoding, known: Mutex::default() }
     }
 
-    /// By what name it is remembered: another version has another one.
-    pub(super) fn name(key: &ObjectKey, meta: &Meta) -> Option<String> {
-        Some(format!("{}\u{7}{}", key.as_str(), meta.etag.as_ref()?))
-    }
-
-    pub(super) fn weight(&self) -> u64 {
-        (self.lock().places.capacity() * size_of::<Place>() + size_of::<Self>()) as u64
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last place that is known at or before a line.
-    pub(super) fn before(&self, line: u64) -> Option<Place> {
+    /// The last start that is known at or before a line.
+    pub(super) fn before(&self, line: u64) -> Option<LineStart> {
         let known = self.lock();
-        let behind = known.places.partition_point(|place| place.line <= line);
-        known.places[..behind].last().copied()
+        let behind = known.starts.partition_point(|start| start.line <= line);
+        known.starts[..behind].last().copied()
     }
 
     pub(super) fn lines(&self) -> Option<u64> {
@@ -66,10 +62,10 @@ impl LineIndex {
         self.lock().lines = Some(lines);
     }
 
-    fn add(&self, place: Place) {
+    fn add(&self, start: LineStart) {
         let mut known = self.lock();
-        if known.places.last().is_none_or(|last| place.offset >= last.offset + APART) {
-            known.places.push(place);
+        if known.starts.last().is_none_or(|last| start.offset >= last.offset + APART) {
+            known.starts.push(start);
         }
     }
 }
@@ -84,7 +80,7 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// `None` for encodings in which a line end is not one byte.
-    pub(super) fn new(index: &Arc<LineIndex>, from: Place) -> Option<Self> {
+    pub(super) fn new(index: &Arc<LineIndex>, from: LineStart) -> Option<Self> {
         let wide = index.encoding == UTF_16LE || index.encoding == UTF_16BE;
         (!wide).then(|| Self { index: index.clone(), at: from.offset, line: from.line, noted: from.offset })
     }
@@ -94,7 +90,7 @@ impl Watcher {
             let begins = self.at + last as u64 + 1;
             self.line += memchr::memchr_iter(b'\n', piece).count() as u64;
             if begins >= self.noted + APART {
-                self.index.add(Place { line: self.line, offset: begins, ascii });
+                self.index.add(LineStart { line: self.line, offset: begins, ascii });
                 self.noted = begins;
             }
         }

@@ -4,19 +4,21 @@
 //! deletes only the versions that it copied: at every moment each file is whole at its source or at its
 //! target.
 
+use std::collections::HashSet;
+
 use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::file::{is_directory, not_a_directory};
 use super::pieces::for_each;
-use super::read::is_directory;
-use super::union::{Found, below_mount};
+use super::walk::{Item, Walk};
 use super::write::already_exists;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Directory, Location, ObjectKey, Target, WritableKey};
+use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, Listed, Lister, Meta, Properties, Put, Seen, WriteId, pause};
+use crate::store::{Condition, Lister, Meta, Properties, Put, Seen, WriteId, pause};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -51,7 +53,7 @@ pub enum Overwrite {
 }
 
 /// A file to copy.
-struct Item {
+struct CopyItem {
     path: VirtualPath,
     key: ObjectKey,
     to: VirtualPath,
@@ -62,14 +64,14 @@ struct Item {
 
 /// A file that was copied, in this version.
 struct Copied {
-    item: Item,
+    item: CopyItem,
     version: Meta,
 }
 
 /// What a source turned out to be.
 enum Source {
-    File(Box<Item>),
-    Tree { items: Vec<Item>, hidden: u64 },
+    File(Box<CopyItem>),
+    Tree { items: Vec<CopyItem>, hidden: u64 },
 }
 
 impl S3Backend {
@@ -212,7 +214,7 @@ impl S3Backend {
             }
             Source::Tree { items, hidden } => {
                 if there.file && !there.directory {
-                    return Err(super::list::not_a_directory(&target.path)
+                    return Err(not_a_directory(&target.path)
                         .with_hint("choose another target, or delete the file first"));
                 }
                 // A file could be overwritten before it is copied.
@@ -247,7 +249,7 @@ impl S3Backend {
     async fn copy_one(
         &self,
         target: &Target,
-        item: Item,
+        item: CopyItem,
         overwrite: Overwrite,
         grows: bool,
     ) -> Result<Copied> {
@@ -307,7 +309,13 @@ impl S3Backend {
             .with_hint("try again when it is at rest"))
     }
 
-    async fn send_copy(&self, item: &Item, id: &WriteId, seen: &Seen, condition: Condition) -> Result<Put> {
+    async fn send_copy(
+        &self,
+        item: &CopyItem,
+        id: &WriteId,
+        seen: &Seen,
+        condition: Condition,
+    ) -> Result<Put> {
         // It keeps all that was said of it, and begins a history of its own.
         let properties = Properties { history: crate::store::History::first(id), ..seen.properties.clone() };
         let pieces = self.copied(&item.key, seen)?;
@@ -316,100 +324,53 @@ impl S3Backend {
 
     /// Finds what a source is, and what would be copied where.
     async fn source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
-        match self.mounts.resolve(from)? {
-            Location::Root => Err(Error::new(ErrorKind::InvalidInput, "`/` cannot be copied as a whole")
+        let Some(place) = self.place(from)? else {
+            return Err(Error::new(ErrorKind::InvalidInput, "`/` cannot be copied as a whole")
                 .at(from)
-                .with_hint("name a mount, or something in it")),
-            Location::Mount(directory) => self.tree_source(from, &directory, target).await,
-            Location::Layered => self.layered_source(from, target).await,
-            Location::Inside { key, directory } => {
-                match self.store().head(&key).await.map_err(|e| e.during("copy", from))? {
-                    Some(_) => file_source(from, key, target),
-                    None => self.tree_source(from, &directory, target).await,
-                }
-            }
+                .with_hint("name a mount, or something in it"));
+        };
+        // What is copied is what is there now.
+        let (file, now) = self.fresh().literal_file(from).await.map_err(|e| e.during("copy", from))?;
+        if let Some(key) = file {
+            return file_source(from, key, target);
         }
-    }
-
-    async fn tree_source(
-        &self,
-        from: &VirtualPath,
-        directory: &Directory,
-        target: &Target,
-    ) -> Result<Source> {
-        let (mut items, mut hidden, mut found) = (Vec::new(), 0, self.is_mount(from));
-        let mut lister = Lister::new(directory.prefix(), Depth::All);
-        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", from))? {
-            found = true;
-            for listed in page {
-                let Listed::Object { key, meta } = listed else { continue };
-                let Some(relative) = directory.relative(&key) else { continue };
-                let nameable = match directory.file(&key) {
-                    Some((path, key)) => {
+        let (mut items, mut hidden, mut marked) = (Vec::new(), 0, HashSet::new());
+        let mut walk = Walk::new(now.clone(), Depth::All, [place].into());
+        loop {
+            let page = match walk.next().await {
+                Ok(Some(page)) => page,
+                Ok(None) => break,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    return Err(now.nothing_there(from).await);
+                }
+                Err(error) => return Err(error),
+            };
+            hidden += page.hidden;
+            for item in page.items {
+                match item {
+                    Item::Directory(_) => {}
+                    Item::File(file) => {
+                        let relative = &file.path.as_str()[from.as_str().len()..].trim_start_matches('/');
                         let (to, target) = target.below(relative)?;
-                        Some(Item { path, key, to, target, marker: false })
+                        let key = now.candidate_file(&file)?.key;
+                        items.push(CopyItem { path: file.path, key, to, target, marker: false });
                     }
-                    None if meta.size == 0 => directory.marker(&key).and_then(|key| {
-                        let target_key = target.marker(relative)?;
-                        let (path, to) = (from.clone(), target.path.clone());
-                        Some(Item { path, key, to, target: target_key, marker: true })
-                    }),
-                    None => None,
-                };
-                match nameable {
-                    Some(item) => items.push(item),
-                    None => hidden += 1,
+                    Item::Marker(key, below) => match target.marker(&below) {
+                        // Several libraries may have it.
+                        Some(_) if !marked.insert(below) => {}
+                        Some(target_key) => {
+                            let (path, to) = (from.clone(), target.path.clone());
+                            items.push(CopyItem { path, key, to, target: target_key, marker: true });
+                        }
+                        None => hidden += 1,
+                    },
                 }
             }
         }
-        if !found {
-            return Err(self.nothing_there(from).await);
+        if !walk.found_any && !self.mounts().any(|mount| mount.path() == from) {
+            return Err(now.nothing_there(from).await);
         }
         Ok(Source::Tree { items, hidden })
-    }
-
-    fn is_mount(&self, path: &VirtualPath) -> bool {
-        self.mounts().any(|mount| mount.path() == path)
-    }
-
-    /// The same below `/skills`.
-    async fn layered_source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
-        // What is copied is what is there now.
-        let union = self.fresh().union_around(from).await?;
-        let relative = below_mount(from);
-        if let Some(file) = union.file(relative) {
-            return file_source(from, self.key_of(from, file)?, target);
-        }
-        if !union.is_directory(relative) {
-            let real = match union.find(from)? {
-                Found::File(real, _) => Some(real),
-                _ => None,
-            };
-            let error = Self::not_found(from);
-            return Err(match real {
-                Some(real) => error.with_hint(format!("did you mean `{real}`?")),
-                None => error,
-            });
-        }
-        union.check_complete(from)?;
-        let mut items = Vec::new();
-        for (name, file) in union.files_in(relative) {
-            let Some(path) = from.join_exact(name) else { continue };
-            let (to, target) = target.below(name)?;
-            items.push(Item { key: self.key_of(&path, file)?, path, to, target, marker: false });
-        }
-        let layers = self.mounts.skill_layers();
-        let mut marked = std::collections::HashSet::new();
-        for (layer, marker) in union.markers_in(relative) {
-            let below = marker.strip_prefix(relative).unwrap_or(marker).trim_start_matches('/');
-            let key =
-                layers.get(layer).and_then(|top| top.marker(&format!("{}{marker}", top.prefix().as_str())));
-            if let (Some(key), Some(target_key), true) = (key, target.marker(below), marked.insert(below)) {
-                let (path, to) = (from.clone(), target.path.clone());
-                items.push(Item { path, key, to, target: target_key, marker: true });
-            }
-        }
-        Ok(Source::Tree { items, hidden: union.hidden_in(relative) })
     }
 
     /// What has the target's name already.
@@ -427,7 +388,7 @@ impl S3Backend {
         Ok(There { file: file?, directory: directory? || target.key.is_none() })
     }
 
-    async fn check_none_there(&self, target: &Target, items: &[Item], there: There) -> Result<()> {
+    async fn check_none_there(&self, target: &Target, items: &[CopyItem], there: There) -> Result<()> {
         if let [item] = items
             && Some(&item.target) == target.key.as_ref()
         {
@@ -436,7 +397,7 @@ impl S3Backend {
         if !there.directory {
             return Ok(());
         }
-        let mut taken = std::collections::HashSet::new();
+        let mut taken = HashSet::new();
         let mut lister = Lister::new(target.directory.prefix(), Depth::All);
         while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", &target.path))? {
             taken.extend(page.iter().map(|listed| listed.key().to_owned()));
@@ -463,7 +424,7 @@ fn file_source(from: &VirtualPath, key: ObjectKey, target: &Target) -> Result<So
         );
     };
     let (path, to) = (from.clone(), target.path.clone());
-    Ok(Source::File(Box::new(Item { path, key, to, target: target_key, marker: false })))
+    Ok(Source::File(Box::new(CopyItem { path, key, to, target: target_key, marker: false })))
 }
 
 /// A target is something else than its source, and not inside it.

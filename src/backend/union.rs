@@ -5,13 +5,13 @@
 //! before it still answer; whatever could come from it, or from a later one, is unavailable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use sha2::Digest as _;
 
 use super::view::{Blob, View, ViewFile, below, parents};
-use crate::entry::{Entry, Page};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::SkillHead;
 use crate::path::VirtualPath;
@@ -29,7 +29,11 @@ pub(crate) struct Union {
     layers: Vec<Arc<View>>,
     broken: Option<Broken>,
     version: OnceLock<String>,
+    /// No other union of this process has it.
+    id: u64,
 }
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A file that is seen, and the layer it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +82,8 @@ pub(crate) enum Found<'u> {
 
 impl Union {
     pub(super) fn of(layers: Vec<Arc<View>>, broken: Option<Broken>) -> Self {
-        let mut union = Self { layers, broken, ..Self::default() };
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let mut union = Self { layers, broken, id, ..Self::default() };
         let layers = union.layers.clone();
         for (layer, view) in layers.iter().enumerate() {
             union.unnameable.extend(view.unnameable.iter().cloned());
@@ -152,6 +157,23 @@ impl Union {
                 self.directories.insert(directory.clone());
             }
         }
+    }
+
+    /// Whether it was put together from exactly these layers.
+    pub(super) fn is_of(&self, layers: &[Arc<View>]) -> bool {
+        self.broken.is_none()
+            && self.layers.len() == layers.len()
+            && self.layers.iter().zip(layers).all(|(own, layer)| Arc::ptr_eq(own, layer))
+    }
+
+    /// No other union of this process has it: what was made of a union is known by it.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Of each layer, whether it was listed.
+    pub(crate) fn plain_layers(&self) -> Vec<bool> {
+        self.layers.iter().map(|layer| layer.index.is_none()).collect()
     }
 
     /// The layer that cannot be read.
@@ -351,32 +373,50 @@ impl Union {
         self.unnameable.iter().filter(|path| path.starts_with(&prefix)).count() as u64
     }
 
-    /// The entries below a directory: its own, or all of them.
-    pub(super) fn entries(&self, mount: &VirtualPath, relative: &str, all: bool) -> Page {
+    /// What is below a directory, its own entries or all of them, in key order: files, and directories without one.
+    /// And how many of them no path can name.
+    pub(super) fn items(
+        &self,
+        directory: &VirtualPath,
+        all: bool,
+    ) -> (Vec<(VirtualPath, Option<&UnionFile>)>, u64) {
+        let relative = below_mount(directory);
+        let wanted = |rest: &str| all || !rest.contains('/');
+        let mut items = Vec::new();
+        for path in self.directories_in(relative).filter(|path| wanted(path)) {
+            items.extend(directory.join_exact(path).map(|path| (path, None)));
+        }
+        for (path, found) in self.files_in(relative).filter(|(path, _)| wanted(path)) {
+            items.extend(directory.join_exact(path).map(|path| (path, Some(found))));
+        }
+        // A directory counts as its name and a slash.
+        fn key<'k>((path, found): &'k (VirtualPath, Option<&UnionFile>)) -> impl Iterator<Item = u8> + 'k {
+            path.as_str().bytes().chain(found.is_none().then_some(b'/'))
+        }
+        items.sort_by(|a, b| key(a).cmp(key(b)));
+        (items, self.hidden_below(directory, all))
+    }
+
+    fn directories_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = &'u str> {
+        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        let length = prefix.len();
+        let below =
+            self.directories.range(prefix.clone()..).take_while(move |path| path.starts_with(&prefix));
+        below.map(move |path| &path[length..])
+    }
+
+    fn hidden_below(&self, directory: &VirtualPath, all: bool) -> u64 {
+        let relative = below_mount(directory);
+        if all {
+            return self.hidden_in(relative);
+        }
         let prefix = if relative.is_empty() { String::new() } else { format!("{relative}/") };
-        let wanted = |path: &str| {
-            path.strip_prefix(prefix.as_str())
-                .is_some_and(|rest| !rest.is_empty() && (all || !rest.contains('/')))
-        };
         let below = self.unnameable.iter().filter_map(|path| path.strip_prefix(prefix.as_str()));
-        let hidden = if all {
-            below.count()
-        } else {
-            // One for each entry of this level that has no name.
-            let first = below.map(|rest| rest.split_inclusive('/').next().unwrap_or_default());
-            let nameless =
-                |name: &&str| mount.join_exact(name.trim_end_matches('/')).is_none() || name.is_empty();
-            first.filter(nameless).collect::<BTreeSet<_>>().len()
-        };
-        let mut page = Page { entries: Vec::new(), hidden: hidden as u64 };
-        for path in self.directories.iter().filter(|path| wanted(path)) {
-            page.entries.extend(mount.join_exact(path).map(Entry::directory));
-        }
-        for (path, found) in self.files.iter().filter(|(path, _)| wanted(path)) {
-            page.entries.extend(mount.join_exact(path).map(|path| found.meta.entry(path)));
-        }
-        page.entries.sort_by(Entry::by_key);
-        page
+        // One for each entry of this level that has no name.
+        let first = below.map(|rest| rest.split_inclusive('/').next().unwrap_or_default());
+        let nameless =
+            |name: &&str| directory.join_exact(name.trim_end_matches('/')).is_none() || name.is_empty();
+        first.filter(nameless).collect::<BTreeSet<_>>().len() as u64
     }
 }
 

@@ -1,7 +1,7 @@
 //! `write`, whole or as a stream, and the batches.
 
 use std::io;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -142,18 +142,18 @@ impl S3Backend {
             Error::new(ErrorKind::ReadOnly, "this session has no mount that it may write to")
                 .with_hint("open the session with a thread")
         })?;
-        Ok(Capabilities { conditional_writes: self.minds_conditions(&target).await? })
+        Ok(Capabilities { conditional_writes: self.honors_conditions(&target).await? })
     }
 
-    async fn minds_conditions(&self, target: &Target) -> Result<bool> {
-        let probe = target.probe(&format!(".skillfs-probe-{}", WriteId::new()?.as_str()));
-        let minds = self.store().conditional_writes(&probe).await;
-        minds.map_err(|e| e.during("write", &target.path))
+    async fn honors_conditions(&self, target: &Target) -> Result<bool> {
+        let probe = || Ok(target.probe(&format!(".skillfs-probe-{}", WriteId::new()?.as_str())));
+        let honors = self.store().conditional_writes(probe).await;
+        honors.map_err(|e| e.during("write", &target.path))
     }
 
     /// Whether conditions can be used: `false` only when the caller accepts to go without.
     pub(super) async fn conditions(&self, target: &Target) -> Result<bool> {
-        if self.minds_conditions(target).await? {
+        if self.honors_conditions(target).await? {
             return Ok(true);
         }
         if self.accepts_lost_updates {

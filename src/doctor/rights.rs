@@ -207,7 +207,7 @@ fn surely_not(reason: &Reason) -> bool {
 pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool>, line: &mut Line) -> Check {
     const NAME: &str = "conditional writes";
     const MINDED: &str = "minded: nobody's change is overwritten unseen";
-    if backend.store().is_known() {
+    if backend.store().capabilities().knows_puts() {
         return Check::good(NAME, MINDED);
     }
     match written {

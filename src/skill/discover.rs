@@ -2,16 +2,17 @@
 //! or read, many at once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
 use super::heads::{FIRST_BYTES, MOST_BYTES, as_read};
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
-use crate::backend::{S3Backend, SkillPlace, Union, UnionFile};
+use crate::backend::{Retries, S3Backend, SkillPlace, Union, UnionFile};
+use crate::cache::{Accept, Cached, Detail, Kept, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Diagnostic, Head, Severity, Size, read_description, read_head};
 use crate::path::VirtualPath;
@@ -26,8 +27,6 @@ const MAX_SKILLS: usize = 5_000;
 /// A `SKILL.md` over this size is reported; its head is read all the same.
 const LARGE_BYTES: u64 = 1024 * 1024;
 
-/// How often a library is listed again when it changes while it is read.
-const ATTEMPTS: u32 = 3;
 /// So many skills are looked at on a thread that may take its time.
 const MANY: usize = 64;
 
@@ -39,53 +38,55 @@ struct More;
 
 /// What one version of a skill's file says.
 #[derive(Debug)]
-struct KeptSkill {
+struct KnownSkill {
     etag: Option<String>,
     outcome: Outcome,
 }
 
+impl Cached for KnownSkill {
+    fn weight(&self) -> Option<u64> {
+        let weight: usize = match &self.outcome {
+            Ok(skill) => {
+                let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
+                3 * skill.manifest.frontmatter.len() + skill.path.len() * 2 + resources + 600
+            }
+            Err(said) => said.iter().map(|said| said.message.len() + said.file.len() + 80).sum(),
+        };
+        Some(weight as u64)
+    }
+}
+
 /// What one version of a category's file says.
 #[derive(Debug)]
-struct KeptDescription {
+struct KnownDescription {
     etag: Option<String>,
     description: Option<String>,
 }
 
-/// What was made of one listing.
+impl Cached for KnownDescription {
+    fn weight(&self) -> Option<u64> {
+        Some(self.description.as_ref().map_or(0, String::len) as u64)
+    }
+}
+
+/// What was made of one union.
 #[derive(Debug)]
-struct Catalogue {
-    /// It does not keep the listing: that is weighed for itself, and may be gone. While this is here, no
-    /// other listing has its address.
-    union: Weak<Union>,
+struct Catalog {
+    union: u64,
     library: SkillLibrary,
+    /// Of each layer of the union, whether it was listed.
+    plain: Vec<bool>,
+    /// Whether something could not be read: then the next caller tries again.
+    failed: bool,
 }
 
-/// Does something with what was listed, and again with a new listing when that was not so any more.
-pub(super) struct Tries {
-    pub(super) backend: S3Backend,
-    left: u32,
-}
-
-impl Tries {
-    pub(super) fn new(backend: &S3Backend) -> Self {
-        // A session that keeps to one release would only find the same again.
-        let left = if backend.is_pinned() { 0 } else { ATTEMPTS - 1 };
-        Self { backend: backend.clone(), left }
+impl Cached for Catalog {
+    fn weight(&self) -> Option<u64> {
+        (!self.failed).then(|| self.library.weight())
     }
 
-    /// Whether what cannot be had now is to be told.
-    pub(super) fn is_last(&self) -> bool {
-        self.left == 0
-    }
-
-    pub(super) fn again<T>(&mut self, done: &Result<T>) -> bool {
-        let changed = done.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
-        if !changed || self.left == 0 {
-            return false;
-        }
-        self.left -= 1;
-        self.backend = self.backend.fresh();
-        true
+    fn plain_layers(&self) -> Vec<bool> {
+        self.plain.clone()
     }
 }
 
@@ -127,10 +128,10 @@ impl S3Backend {
     /// error: it is left out and stands in the library's diagnostics.
     #[instrument(name = "skills", skip_all, fields(?category))]
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
-        let mut tries = Tries::new(self);
+        let mut retries = Retries::new(self);
         loop {
-            let read = tries.backend.read_skills(category, tries.is_last()).await;
-            if !tries.again(&read) {
+            let read = retries.backend.read_skills(category, retries.is_last()).await;
+            if !retries.again(&read) {
                 return read;
             }
         }
@@ -148,30 +149,24 @@ impl S3Backend {
         category: Option<&str>,
         last: bool,
     ) -> Result<SkillLibrary> {
-        let name = format!("{}\u{5}{}", self.libraries_name(), category.unwrap_or_default());
-        if let Some(kept) = self.cache().recall::<Catalogue>(&name)
-            && std::ptr::eq(kept.value.union.as_ptr(), Arc::as_ptr(union))
-        {
-            return Ok(kept.value.library.clone());
-        }
-        let asked = (self.cache().epoch(&name), Instant::now());
-        let backend = self.clone();
-        let (union, category) = (union.clone(), category.map(str::to_owned));
-        // It belongs to this listing, and whoever has the same may wait for it.
-        let flight = format!("{name}\u{5}{:p}", Arc::as_ptr(&union));
-        let ask = move || async move {
-            let failed = AtomicBool::new(false);
-            let library = backend.read_library(&union, category.as_deref(), last, &failed).await?;
-            let weight = library.weight();
-            let made = Arc::new(Catalogue { union: Arc::downgrade(&union), library });
-            // Where something could not be read, whoever asks later tries again.
-            if !failed.into_inner() {
-                backend.cache().keep(&name, backend.tenant(), asked, made.clone(), weight);
-            }
-            Ok(made)
+        let key = Key::new(self.about_libraries(), Detail::named(category.unwrap_or_default()));
+        // It belongs to this union, however old that is; callers with the same one may wait for each other.
+        let accept = Accept {
+            bound: Duration::MAX,
+            fetches: Detail::named(union.id().to_string()),
+            usable: |known: &Catalog| known.union == union.id(),
+            refresh: false,
         };
-        let made: Arc<Catalogue> = self.cache().once(&flight, Duration::MAX, ask).await?;
-        Ok(made.library.clone())
+        let fetch = |_: Option<Kept<Catalog>>| {
+            let (backend, union, category) = (self.clone(), union.clone(), category.map(str::to_owned));
+            async move {
+                let failed = AtomicBool::new(false);
+                let library = backend.read_library(&union, category.as_deref(), last, &failed).await?;
+                let (plain, failed) = (union.plain_layers(), failed.into_inner());
+                Ok(Catalog { union: union.id(), library, plain, failed })
+            }
+        };
+        Ok(self.cache().get(&key, accept, fetch).await?.value.library.clone())
     }
 
     async fn read_library(
@@ -228,8 +223,7 @@ impl S3Backend {
 
     fn known_skill(&self, union: &Union, path: &str, place: &SkillPlace) -> Option<Outcome> {
         let found = Found::new(union, path, place)?;
-        let name = self.head_name(&found)?;
-        if let Some(kept) = self.cache().recall::<KeptSkill>(&name)
+        if let Some(kept) = self.cache().peek(&self.skill_key(&found)?)
             && kept.value.etag == found.meta.etag
             && found.meta.etag.is_some()
         {
@@ -254,24 +248,17 @@ impl S3Backend {
         Some(self.keep_skill(&found, outcome))
     }
 
-    fn head_name(&self, found: &Found<'_>) -> Option<String> {
-        let key = self.name_in_layer(&found.location, found.place.layer)?;
-        Some(format!("{key}\u{6}"))
+    /// Of a skill, and not of its file alone: what the file says is judged by where it is.
+    fn skill_key(&self, found: &Found<'_>) -> Option<Key<KnownSkill>> {
+        let about = self.about_file(&found.location, found.file).ok()?;
+        Some(Key::new(about, Detail::named(found.path)))
     }
 
     fn keep_skill(&self, found: &Found<'_>, outcome: Outcome) -> Outcome {
-        let Some(name) = self.head_name(found) else { return outcome };
-        let kept = KeptSkill { etag: found.meta.etag.clone(), outcome: outcome.clone() };
-        let weight = match &outcome {
-            Ok(skill) => {
-                let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
-                3 * skill.manifest.frontmatter.len() + skill.path.len() * 2 + resources + 600
-            }
-            Err(said) => said.iter().map(|said| said.message.len() + said.file.len() + 80).sum(),
-        };
-        let owner = self.tenant().owner_of(&name);
-        let asked = (self.cache().epoch(&name), Instant::now());
-        self.cache().keep(&name, &owner, asked, Arc::new(kept), weight as u64);
+        if let Some(key) = self.skill_key(found) {
+            let known = KnownSkill { etag: found.meta.etag.clone(), outcome: outcome.clone() };
+            self.cache().put(&key, self.cache().moment(&key), known);
+        }
         outcome
     }
 
@@ -457,10 +444,10 @@ impl S3Backend {
         last: bool,
         failed: &AtomicBool,
     ) -> Result<Option<String>> {
-        let UnionFile { layer, meta, .. } = found;
+        let meta = &found.meta;
         let location = VirtualPath::parse(&format!("/skills/{file}"))?;
-        let name = self.name_in_layer(&location, *layer).map(|key| format!("{key}\u{6}"));
-        if let Some(kept) = name.as_ref().and_then(|name| self.cache().recall::<KeptDescription>(name))
+        let key = Key::<KnownDescription>::new(self.about_file(&location, found)?, Detail::Only);
+        if let Some(kept) = self.cache().peek(&key)
             && kept.value.etag == meta.etag
             && meta.etag.is_some()
         {
@@ -476,12 +463,8 @@ impl S3Backend {
             Err(error) => return Err(error),
         };
         let description = read_description(&bytes, bytes.len() as u64 >= meta.size);
-        if let Some(name) = name {
-            let weight = description.as_ref().map_or(0, String::len) as u64;
-            let kept = KeptDescription { etag: meta.etag.clone(), description: description.clone() };
-            let asked = (self.cache().epoch(&name), Instant::now());
-            self.cache().keep(&name, &self.tenant().owner_of(&name), asked, Arc::new(kept), weight);
-        }
+        let known = KnownDescription { etag: meta.etag.clone(), description: description.clone() };
+        self.cache().put(&key, self.cache().moment(&key), known);
         Ok(description)
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde::Serialize;
 use tracing::instrument;
 
-use super::discover::{Selection, Tries, resources};
+use super::discover::{Selection, resources};
 use super::{CatalogFormat, Resource, Skill};
-use crate::backend::{S3Backend, SkillPlace, TextFile, Union};
+use crate::backend::{Retries, S3Backend, SkillPlace, TextFile, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Document};
 use crate::path::VirtualPath;
@@ -131,10 +131,10 @@ impl S3Backend {
     /// [`ErrorKind::InvalidSkill`] when there is nothing to use in it; those of [`S3Backend::read`].
     #[instrument(skip_all, fields(?skill))]
     pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
-        let mut tries = Tries::new(self);
+        let mut retries = Retries::new(self);
         loop {
-            let loaded = tries.backend.load_once(skill, tries.is_last()).await;
-            if !tries.again(&loaded) {
+            let loaded = retries.backend.load_once(skill, retries.is_last()).await;
+            if !retries.again(&loaded) {
                 return loaded;
             }
         }
@@ -177,10 +177,10 @@ impl S3Backend {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Ambiguous`].
     pub async fn skill_resources(&self, skill: &str) -> Result<Vec<Resource>> {
-        let mut tries = Tries::new(self);
+        let mut retries = Retries::new(self);
         let (union, path) = loop {
-            let found = tries.backend.find_skill(skill, tries.is_last()).await;
-            if !tries.again(&found) {
+            let found = retries.backend.find_skill(skill, retries.is_last()).await;
+            if !retries.again(&found) {
                 break found?;
             }
         };
@@ -205,10 +205,10 @@ impl S3Backend {
             .at(resource)
             .with_hint("write it as `references/guide.md`"));
         }
-        let mut tries = Tries::new(self);
+        let mut retries = Retries::new(self);
         loop {
-            let read = tries.backend.read_resource(skill, resource, tries.is_last()).await;
-            if !tries.again(&read) {
+            let read = retries.backend.read_resource(skill, resource, retries.is_last()).await;
+            if !retries.again(&read) {
                 return read;
             }
         }

@@ -6,11 +6,39 @@ use std::sync::Arc;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 
-use super::corrupt;
-use super::inspect::Reason;
 use super::intercept::Contradiction;
 use crate::config::{credentials_hint, env};
 use crate::error::{Error, ErrorKind, shorten};
+
+/// Why a request failed, as far as a diagnosis has something of its own to say about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Unreachable,
+    Timeout,
+    /// Whatever answered, it is no S3.
+    NotS3,
+    NoCredentials,
+    UnknownKey,
+    BadSignature,
+    Expired,
+    BadToken,
+    /// This machine's clock is too far off.
+    Skewed,
+    /// The bucket lies in this region, where that was told.
+    OtherRegion(Option<String>),
+    NoBucket,
+    BadBucketName,
+    /// No such key.
+    Missing,
+    /// The credentials are good, and this is not theirs to do.
+    Refused,
+    /// A condition does not hold.
+    Condition,
+    /// The range starts behind the end.
+    BehindTheEnd,
+    NotImplemented,
+    Other,
+}
 
 /// A request that did not succeed.
 #[derive(Debug)]
@@ -50,12 +78,6 @@ enum Cause {
     Request,
     /// It was not sent, and why is said already.
     Told,
-}
-
-impl From<Contradiction> for Failure {
-    fn from(error: Contradiction) -> Self {
-        Self { cause: Cause::Contradiction, source: Box::new(error) }
-    }
 }
 
 impl<E> From<SdkError<E, HttpResponse>> for Failure
@@ -214,16 +236,6 @@ impl Failure {
         }
     }
 
-    /// There is nothing to sign with.
-    pub(super) fn no_credentials(source: BoxError) -> Self {
-        told_before(&*source).unwrap_or(Self { cause: Cause::NoCredentials, source })
-    }
-
-    /// The request cannot be sent as it is.
-    pub(super) fn request(source: impl Into<BoxError>) -> Self {
-        Self { cause: Cause::Request, source: source.into() }
-    }
-
     /// A failure inside an answer that is none as a whole.
     pub(super) fn inside(code: &str, message: &str) -> Self {
         let status = if code == "AccessDenied" { 403 } else { 500 };
@@ -372,6 +384,12 @@ impl Failure {
         };
         error.with_source(self.source)
     }
+}
+
+/// An answer that cannot be used.
+pub(super) fn corrupt(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, message)
+        .with_hint("nothing of it was used; if it happens again, look at the server or the proxy before it")
 }
 
 /// One function maps a status, and where it says more the code, to a kind.

@@ -4,9 +4,9 @@
 //! was made from. Whoever lost the answer to a write finds its id there, also when others have changed
 //! the object since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::{Meta, Properties};
+use super::object::Meta;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The name in the metadata: `x-amz-meta-skillfs-writes`.
@@ -96,7 +96,34 @@ impl History {
     }
 }
 
+/// What is kept with an object besides its content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Properties {
+    pub(crate) content_type: Option<String>,
+    pub(crate) content_encoding: Option<String>,
+    pub(crate) content_language: Option<String>,
+    pub(crate) content_disposition: Option<String>,
+    pub(crate) cache_control: Option<String>,
+    /// Metadata that is not ours.
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) history: History,
+}
+
+/// An object as a HEAD shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) meta: Meta,
+    pub(crate) properties: Properties,
+}
+
 impl Properties {
+    /// Metadata as S3 sends it: write ids, and what belongs to others.
+    pub(super) fn of_metadata(metadata: Option<HashMap<String, String>>) -> Self {
+        let mut metadata = metadata.unwrap_or_default().into_iter().collect();
+        let history = History::take_from(&mut metadata);
+        Self { metadata, history, ..Self::default() }
+    }
+
     /// What stands for this version in the history of those that are made from it: its last write, or its
     /// ETag when nobody left an id.
     pub(crate) fn token(&self, meta: &Meta) -> Option<String> {

@@ -14,41 +14,12 @@ use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat};
 use aws_sdk_s3::types::{BucketVersioningStatus, EncodingType};
 use tracing::instrument;
 
-use super::failure::Failure;
+use super::bucket::{Bucket, Store};
+use super::connect::EMBEDDED_HOST;
+use super::failure::{Failure, Reason};
 use super::list::decode_listed;
-use super::{Bucket, Store};
 use crate::error::Error;
 use crate::mount::{KeyPrefix, ObjectKey, WritableKey};
-
-/// Why a request failed, as far as a diagnosis has something of its own to say about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reason {
-    Unreachable,
-    Timeout,
-    /// Whatever answered, it is no S3.
-    NotS3,
-    NoCredentials,
-    UnknownKey,
-    BadSignature,
-    Expired,
-    BadToken,
-    /// This machine's clock is too far off.
-    Skewed,
-    /// The bucket lies in this region, where that was told.
-    OtherRegion(Option<String>),
-    NoBucket,
-    BadBucketName,
-    /// No such key.
-    Missing,
-    /// The credentials are good, and this is not theirs to do.
-    Refused,
-    /// A condition does not hold.
-    Condition,
-    /// The range starts behind the end.
-    BehindTheEnd,
-    NotImplemented,
-    Other,
-}
 
 /// A request that failed.
 #[derive(Debug)]
@@ -142,18 +113,9 @@ fn ahead(date: &str) -> Option<i64> {
 }
 
 impl Bucket {
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Where the server is; `None` is AWS.
-    pub(crate) fn endpoint(&self) -> Option<&str> {
-        self.endpoint.as_deref()
-    }
-
     /// Whether the server is in this process.
     pub(crate) fn is_embedded(&self) -> bool {
-        self.known && self.endpoint.is_some()
+        self.endpoint().is_some_and(|url| url.ends_with(EMBEDDED_HOST))
     }
 }
 
@@ -167,13 +129,13 @@ impl Store {
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn versioning(&self) -> (Result<Versioning, Trouble>, Heard) {
         let listener = Listener::default();
-        let clients = match self.clients().await {
-            Ok(clients) => clients,
+        let clients = match self.route(&[]).clients().await {
+            Ok((clients, _)) => clients,
             Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
         };
         let request = clients.client.get_bucket_versioning().bucket(&*self.name);
         let request = request.customize().interceptor(listener.clone());
-        let told = match self.gated(Box::pin(request.send())).await {
+        let told = match self.in_turn(Box::pin(request.send())).await {
             Ok(told) => Ok(match told.status() {
                 Some(BucketVersioningStatus::Enabled) => Versioning::Enabled,
                 Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
@@ -188,13 +150,13 @@ impl Store {
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn head_bucket(&self) -> (Result<(), Trouble>, Heard) {
         let listener = Listener::default();
-        let clients = match self.clients().await {
-            Ok(clients) => clients,
+        let clients = match self.route(&[]).clients().await {
+            Ok((clients, _)) => clients,
             Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
         };
         let request = clients.client.head_bucket().bucket(&*self.name);
         let request = request.customize().interceptor(listener.clone());
-        let told = match self.gated(Box::pin(request.send())).await {
+        let told = match self.in_turn(Box::pin(request.send())).await {
             Ok(_) => Ok(()),
             Err(error) => {
                 let mut trouble = self.trouble(error);
@@ -211,7 +173,8 @@ impl Store {
     /// Whether a prefix may be listed, and its first key. One ListObjectsV2, of one key.
     #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str()))]
     pub(crate) async fn try_list(&self, prefix: &KeyPrefix) -> Result<Option<String>, Trouble> {
-        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let (clients, _) =
+            self.route(&[prefix.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
         let request = clients
             .client
             .list_objects_v2()
@@ -219,7 +182,7 @@ impl Store {
             .prefix(prefix.as_str())
             .encoding_type(EncodingType::Url)
             .max_keys(1);
-        let page = self.gated(Box::pin(request.send())).await.map_err(|error| self.trouble(error))?;
+        let page = self.in_turn(Box::pin(request.send())).await.map_err(|error| self.trouble(error))?;
         let key = page.contents.unwrap_or_default().into_iter().next().and_then(|object| object.key);
         Ok(match page.encoding_type {
             Some(_) => key.and_then(|key| decode_listed(&key).ok()),
@@ -230,9 +193,10 @@ impl Store {
     /// Whether an object may be read; `false` when there is none. One GetObject, of one byte.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_read(&self, key: &ObjectKey) -> Result<bool, Trouble> {
-        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let (clients, _) =
+            self.route(&[key.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
         let request = clients.client.get_object().bucket(&*self.name).key(key.as_str()).range("bytes=0-0");
-        match self.gated(Box::pin(request.send())).await {
+        match self.in_turn(Box::pin(request.send())).await {
             Ok(_) => Ok(true),
             Err(error) => match self.trouble(error) {
                 Trouble { reason: Reason::Missing, .. } => Ok(false),
@@ -248,7 +212,8 @@ impl Store {
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_create(&self, key: &WritableKey, only_new: bool) -> Result<(), Trouble> {
         let _changing = self.changing([key]);
-        let clients = self.clients().await.map_err(|failure| self.trouble(failure))?;
+        let (clients, _) =
+            self.route(&[key.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
         let request = clients
             .client
             .put_object()
@@ -257,7 +222,7 @@ impl Store {
             .set_if_none_match(only_new.then(|| "*".to_owned()))
             .content_type("text/plain")
             .body(ByteStream::from_static(b"skillfs doctor looked whether it may write here.\n"));
-        match self.gated(Box::pin(request.send())).await {
+        match self.in_turn(Box::pin(request.send())).await {
             Ok(_) => Ok(()),
             Err(error) => match self.trouble(error) {
                 // Nobody else has the name: an attempt before this one made it, and its answer was lost.

@@ -140,6 +140,11 @@ impl ServerClock {
         self.set_ahead.fetch_add(by.as_secs(), Ordering::Relaxed);
     }
 
+    /// Ours, where it is not known.
+    pub(super) fn now_or_ours(&self) -> SystemTime {
+        self.now().unwrap_or_else(SystemTime::now)
+    }
+
     /// `None` when it is not known.
     pub(super) fn now(&self) -> Option<SystemTime> {
         let ahead = Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;

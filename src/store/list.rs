@@ -1,16 +1,17 @@
 //! Listings: page by page, and that they end.
 
-use std::sync::Arc;
-
 use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
 use tracing::instrument;
 
+use super::bucket::Store;
 use super::clients::Clients;
-use super::send::Sending;
-use super::{Meta, Passed, Store, corrupt, etag_token, length};
+use super::failure::{Failure, corrupt};
+use super::object::{Meta, etag_token, length};
+use super::send::{About, Sending};
+use crate::cache::Passed;
 use crate::entry::Depth;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
 
 /// One page of a listing, in key order.
@@ -42,7 +43,7 @@ impl Store {
             let request = clients.client.list_multipart_uploads();
             Box::pin(request.bucket(&*clients.bucket).prefix(prefix.as_str()).send())
         };
-        let found = self.plain(send).await.map_err(|error| self.fail(error))?;
+        let found = self.plain(&[prefix.as_str()], send).await.map_err(|error| self.fail(error))?;
         Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
     }
 }
@@ -115,6 +116,28 @@ impl Store {
         Ok(page.items.first().is_some_and(|item| item.key() == key.as_str()))
     }
 
+    /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
+    /// missing key may look like. A listing tells; one request.
+    pub(super) async fn is_missing(&self, key: &ObjectKey, failure: &Failure) -> Result<bool> {
+        let route = self.route(&[key.as_str()]);
+        if !route.is_scoped() || !failure.may_mean_missing() {
+            return Ok(false);
+        }
+        // Both are refused.
+        let closed = |error: &Error| {
+            if error.is_forbidden() {
+                route.refused(key.as_str(), Passed::Read);
+            }
+        };
+        // What the listing proves, it proves for the credentials from before it.
+        let (_, granted) = route.clients().await.map_err(|failure| self.fail(failure))?;
+        let missing = !self.lists(key).await.inspect_err(closed)?;
+        if let Some(granted) = granted.filter(|_| missing) {
+            granted.evidence.record(key.as_str(), Passed::Missing, true);
+        }
+        Ok(missing)
+    }
+
     /// One ListObjectsV2.
     #[instrument(level = "debug", skip_all, fields(prefix, ?depth))]
     async fn list(
@@ -126,7 +149,7 @@ impl Store {
     ) -> Result<ListPage> {
         let prefix = prefix.to_owned();
         let listed = prefix.clone();
-        let send = move |clients: &Arc<Clients>| -> Sending<_, _> {
+        let send = move |clients: &Clients| -> Sending<_, _> {
             let request = clients
                 .client
                 .list_objects_v2()
@@ -139,9 +162,9 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
-        let granted = self.granted().await?;
-        let page = Box::pin(self.prompt(&listed, |paces| &paces.list, send)).await;
-        self.passed(granted.as_ref(), &listed, Passed::List, &page);
+        let about = About { key: &listed, how: Passed::List, hedge: |hedges| &hedges.list };
+        // Boxed: callers would carry it.
+        let page = Box::pin(self.hedged(about, send)).await;
         let page = page.map_err(|error| self.fail_at(&listed, Passed::List, error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };

@@ -3,16 +3,18 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::Bytes;
+use tokio::time::Instant;
 use tracing::instrument;
 
-use super::failure::{Failure, Outcome};
-use super::write::{Payload, Properties, pause};
-use super::{Store, corrupt, etag_header};
+use super::bucket::Store;
+use super::failure::{Failure, Outcome, corrupt};
+use super::history::Properties;
+use super::object::etag_header;
+use super::write::{Payload, pause};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -131,10 +133,11 @@ impl Store {
     pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
         let kept = properties.clone();
         let metadata = kept.history.put_into(&kept.metadata);
+        let route = self.route(&[key.as_str()]);
         let mut renewed = false;
         let upload = loop {
             let began = Instant::now();
-            let client = self.clients().await.map_err(|error| self.fail(error))?.client.clone();
+            let client = route.clients().await.map_err(|error| self.fail(error))?.0.client.clone();
             let request = client
                 .create_multipart_upload()
                 .bucket(&*self.name)
@@ -145,18 +148,18 @@ impl Store {
                 .set_content_disposition(kept.content_disposition.clone())
                 .set_cache_control(kept.cache_control.clone())
                 .set_metadata(Some(metadata.clone().into_iter().collect()));
-            let (gate, tenant) = (self.gate.clone(), self.tenant.clone());
+            let (limiter, tenant) = (self.limiter.clone(), self.tenant.clone());
             let (bucket, name) = (self.name.to_string(), key.as_str().to_owned());
             // A task of its own: were it dropped between request and answer, nobody would know the id.
             let started = tokio::spawn(async move {
-                let _turn = gate.turn(&tenant).await;
+                let _turn = limiter.turn(&tenant).await;
                 let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
                 Ok::<_, Failure>(id.map(|id| Upload { client, bucket, key: name, id, open: true }))
             });
             match started.await {
                 Ok(Ok(Some(upload))) => break upload,
                 Ok(Ok(None)) => return Err(corrupt("the storage began an upload without an id")),
-                Ok(Err(failure)) if !renewed && self.are_renewed(&failure, began) => renewed = true,
+                Ok(Err(failure)) if !renewed && route.renews(&failure, began) => renewed = true,
                 Ok(Err(failure)) => return Err(self.fail(failure)),
                 Err(error) => {
                     return Err(
@@ -170,7 +173,7 @@ impl Store {
 
     /// The pieces that an object is copied in.
     pub(crate) fn copy_pieces(&self, size: u64) -> Result<Vec<Range<u64>>> {
-        let pieces = size.div_ceil(self.single_copy_bytes).max(1);
+        let pieces = size.div_ceil(self.limits.single_copy_bytes).max(1);
         if pieces > u64::from(MAX_PARTS.unsigned_abs()) {
             return Err(corrupt(format!("the storage tells of an object of {size} bytes, which cannot be")));
         }
@@ -180,11 +183,16 @@ impl Store {
     }
 
     async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
+        let keys = match source {
+            PartSource::Bytes(_) => vec![key],
+            PartSource::Copy { source, .. } => vec![key, source.as_str()],
+        };
+        let route = self.route(&keys);
         let mut renewed = false;
         let mut failures = 0;
         loop {
             let began = Instant::now();
-            let clients = self.clients().await.map_err(|error| self.fail(error))?;
+            let (clients, _) = route.clients().await.map_err(|error| self.fail(error))?;
             let sent = match source {
                 PartSource::Bytes(bytes) => {
                     let request = clients
@@ -197,7 +205,7 @@ impl Store {
                         .body(ByteStream::from(bytes.clone()));
                     let patience = self.upload_patience(bytes.len() as u64);
                     let send = Box::pin(request.send());
-                    match self.gated(async move { tokio::time::timeout(patience, send).await }).await {
+                    match self.in_turn(async move { tokio::time::timeout(patience, send).await }).await {
                         Ok(sent) => sent.map(|part| part.e_tag).map_err(Failure::from),
                         Err(_) => Err(Failure::timed_out()),
                     }
@@ -215,7 +223,7 @@ impl Store {
                         .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1));
                     let patience = self.copy_patience(range.end - range.start);
                     let send = Box::pin(request.send());
-                    match self.gated(async move { tokio::time::timeout(patience, send).await }).await {
+                    match self.in_turn(async move { tokio::time::timeout(patience, send).await }).await {
                         Ok(sent) => sent
                             .map(|part| part.copy_part_result.and_then(|result| result.e_tag))
                             .map_err(Failure::from),
@@ -229,14 +237,14 @@ impl Store {
                 }
                 Err(failure) => failure,
             };
-            if !renewed && self.are_renewed(&failure, began) {
+            if !renewed && route.renews(&failure, began) {
                 renewed = true;
                 continue;
             }
             failures += 1;
             // A part that is sent twice is the same part.
             let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
-            if !again || failures >= self.max_attempts {
+            if !again || failures >= self.limits.max_attempts {
                 return Err(self.fail(failure));
             }
             pause(failures).await;

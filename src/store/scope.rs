@@ -1,23 +1,29 @@
-//! Scopes: credentials that S3 itself confines to what one session reaches.
+//! Scopes: credentials that S3 itself confines to a part of the bucket.
 //!
-//! A session that has a role asks STS for credentials with a policy of its own, once for all sessions that reach the
-//! same. They are renewed behind the requests, before they end; whoever comes when there are none waits for one call.
+//! With a role, a session has two sets of credentials, each with a session policy of its own: one for its libraries,
+//! which all threads of a user share, and one for its other mounts. Each is fetched when the first request needs it,
+//! once for all sessions of the same reach (single flight), and renewed behind requests before it ends. A request whose
+//! keys lie in both parts, such as a copy out of a library, goes with a third set for all of it.
+//!
+//! What S3 lets a set of credentials do is recorded with it, and opens what the process knows to the sessions that hold
+//! it: see [`access`](crate::cache). So a new thread on a library that is known costs no request for the library, and
+//! one call of STS when it first touches its workspace.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
 
 use aws_credential_types::provider;
-use aws_sdk_s3::config::{Credentials, ProvideCredentials, SharedCredentialsProvider};
+use aws_sdk_s3::config::{Credentials as AwsCredentials, ProvideCredentials, SharedCredentialsProvider};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use moka::policy::EvictionPolicy;
-use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::clients::{Blueprint, Clients};
-use super::sts::Sts;
+use super::sts::{Granted, ScopeId, SessionCredentials, Sts};
+use crate::cache::{Credentials, Evidence, Passed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Reach;
 
@@ -27,74 +33,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The most scopes that have clients at once.
 const MOST_CLIENTS: u64 = 256;
 
-/// Credentials that S3 confines to what a session reaches. Its secrets print as `***`.
-#[derive(Clone)]
-#[non_exhaustive]
-pub struct SessionCredentials {
-    /// The public half.
-    pub access_key_id: String,
-    /// The secret half.
-    pub secret_access_key: String,
-    /// The token that goes with them.
-    pub session_token: String,
-    /// When they end, by the server's clock.
-    pub expires: SystemTime,
-    /// The name of the session in AWS's logs: a hash of what it reaches.
-    pub session_name: String,
-}
-
-impl fmt::Debug for SessionCredentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SessionCredentials")
-            .field("access_key_id", &self.access_key_id)
-            .field("secret_access_key", &"***")
-            .field("session_token", &"***")
-            .field("expires", &self.expires)
-            .field("session_name", &self.session_name)
-            .finish()
-    }
-}
-
-/// The same for all sessions that reach the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct ScopeId([u8; 16]);
-
-impl ScopeId {
-    fn of(reach: &[Reach]) -> Self {
-        let mut sum = Sha256::new();
-        for reach in reach {
-            let (kind, prefix) = match reach {
-                Reach::Below { prefix, write: false } => ("r", prefix),
-                Reach::Below { prefix, write: true } => ("w", prefix),
-                Reach::Library { home } => ("l", home),
-            };
-            // No prefix has a line end in it.
-            sum.update([kind, " ", prefix, "\n"].concat());
-        }
-        let mut id = [0; 16];
-        id.copy_from_slice(&sum.finalize()[..16]);
-        Self(id)
-    }
-}
-
-impl ScopeId {
-    /// Any number that differs from scope to scope.
-    pub(super) fn first_byte(self) -> u8 {
-        self.0[0]
-    }
-}
-
-impl fmt::Display for ScopeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
 /// Who gives credentials, and to whom it gave them.
 pub(super) struct Scopes {
     sts: Arc<Sts>,
     blueprint: Arc<Blueprint>,
-    passes: moka::sync::Cache<ScopeId, Arc<Pass>>,
+    held: moka::sync::Cache<ScopeId, Arc<ScopeCredentials>>,
     /// Clients take thirty times the room of credentials, and are made in a fraction of a millisecond: those that were
     /// used last are held.
     clients: moka::sync::Cache<ScopeId, Arc<Clients>>,
@@ -111,7 +54,7 @@ impl Scopes {
         // What nobody uses any more need not lie about.
         let idle = sts.role.duration;
         let most = sts.role.max_scopes.max(1);
-        let passes = moka::sync::Cache::builder()
+        let held = moka::sync::Cache::builder()
             .max_capacity(most)
             .eviction_policy(EvictionPolicy::lru())
             .time_to_idle(idle)
@@ -121,92 +64,83 @@ impl Scopes {
             .eviction_policy(EvictionPolicy::lru())
             .time_to_idle(idle)
             .build();
-        Arc::new(Self { sts: Arc::new(sts), blueprint, passes, clients })
+        Arc::new(Self { sts: Arc::new(sts), blueprint, held, clients })
     }
 
     /// For how many scopes credentials are held.
     pub(super) fn count(&self) -> u64 {
-        self.passes.run_pending_tasks();
-        self.passes.entry_count()
+        self.held.run_pending_tasks();
+        self.held.entry_count()
     }
 
-    /// The scope of sessions that reach this much. Asks nobody.
-    pub(super) fn scope(self: &Arc<Self>, reach: Vec<Reach>) -> Scope {
-        let prefixes = |(at, reach): (usize, &Reach)| {
-            let library = matches!(reach, Reach::Library { .. });
-            reach.prefixes().into_iter().map(move |prefix| Covered { prefix, reach: at, library })
-        };
-        let covered = reach.iter().enumerate().flat_map(prefixes).collect();
-        Scope { id: ScopeId::of(&reach), reach: reach.into(), covered, scopes: self.clone() }
+    /// The scopes of a session that reaches this much. Asks nobody.
+    pub(super) fn session(self: &Arc<Self>, reach: Vec<Reach>) -> SessionScopes {
+        let (libraries, mounts) =
+            reach.iter().cloned().partition(|reach| matches!(reach, Reach::Library { .. }));
+        let scope = |reach: Vec<Reach>| Arc::new(Scope::new(reach, self.clone()));
+        SessionScopes { libraries: scope(libraries), mounts: scope(mounts), reach, whole: OnceLock::new() }
     }
 }
 
-/// What a session reaches, and the way to credentials for it.
+/// What a session's requests go with.
+#[derive(Debug)]
+pub(super) struct SessionScopes {
+    /// The same for all threads of a user.
+    libraries: Arc<Scope>,
+    mounts: Arc<Scope>,
+    reach: Vec<Reach>,
+    whole: OnceLock<Arc<Scope>>,
+}
+
+impl SessionScopes {
+    /// All that the session reaches.
+    pub(super) fn whole(&self) -> &Arc<Scope> {
+        let scopes = &self.libraries.scopes;
+        self.whole.get_or_init(|| Arc::new(Scope::new(self.reach.clone(), scopes.clone())))
+    }
+
+    /// The scope that covers all these keys, or listings of these prefixes.
+    pub(super) fn covering(&self, keys: &[&str]) -> &Arc<Scope> {
+        let covering = |scope: &&Arc<Scope>| keys.iter().all(|key| scope.covers(key));
+        [&self.libraries, &self.mounts].into_iter().find(covering).unwrap_or_else(|| self.whole())
+    }
+}
+
+impl Credentials for SessionScopes {
+    fn id(&self, place: &str) -> [u8; 16] {
+        self.covering(&[place]).id.bytes()
+    }
+
+    fn evidence(&self, place: &str) -> Option<Arc<Evidence>> {
+        let scope = self.covering(&[place]);
+        Some(scope.scopes.held.get(&scope.id)?.held()?.evidence.clone())
+    }
+}
+
+/// A part of the bucket, and the way to credentials for it.
 #[derive(Debug)]
 pub(super) struct Scope {
     id: ScopeId,
     reach: Arc<[Reach]>,
-    covered: Vec<Covered>,
+    /// Of all keys in its reach.
+    prefixes: Vec<String>,
     scopes: Arc<Scopes>,
 }
 
-/// A prefix that the policy names.
-#[derive(Debug)]
-struct Covered {
-    prefix: String,
-    /// Which part of the reach it belongs to.
-    reach: usize,
-    library: bool,
-}
-
-/// What S3 has let through with these credentials: they may be allowed less than their policy says, by the role, by tags,
-/// by the bucket.
-#[derive(Debug, Default)]
-pub(super) struct Proof {
-    listed: AtomicBool,
-    /// Of a library: what lies in it.
-    read: AtomicBool,
-    /// Of a library: what lies beside it.
-    beside: AtomicBool,
-}
-
-impl Proof {
-    pub(super) fn of_none(reach: &[Reach]) -> Box<[Self]> {
-        reach.iter().map(|_| Self::default()).collect()
-    }
-}
-
-/// What was let through.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Passed {
-    /// A listing of this prefix.
-    List,
-    /// A question for this object.
-    Read,
-    /// A listing of this object, which is not there.
-    Missing,
-}
-
-impl fmt::Debug for ScopeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ScopeId({self})")
-    }
-}
-
 impl Scope {
-    /// What the policy says of this key, or of a listing of this prefix. As IAM reads it: by the plain text.
-    fn covered(&self, key: &str) -> Option<&Covered> {
-        self.covered.iter().find(|covered| key.starts_with(&covered.prefix))
+    fn new(reach: Vec<Reach>, scopes: Arc<Scopes>) -> Self {
+        let prefixes = reach.iter().flat_map(Reach::prefixes).collect();
+        Self { id: ScopeId::of(&reach), reach: reach.into(), prefixes, scopes }
     }
 
-    /// A name for what only this scope may share.
-    pub(super) fn name(&self) -> impl fmt::Display {
-        self.id
+    /// Whether the policy covers this key, or a listing of this prefix. By the plain text, as IAM reads it.
+    fn covers(&self, key: &str) -> bool {
+        self.prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    fn pass(&self) -> Arc<Pass> {
-        let pass = || {
-            Arc::new(Pass {
+    fn held(&self) -> Arc<ScopeCredentials> {
+        let new = || {
+            Arc::new(ScopeCredentials {
                 id: self.id,
                 reach: self.reach.clone(),
                 sts: self.scopes.sts.clone(),
@@ -215,110 +149,50 @@ impl Scope {
                 clients: Mutex::default(),
             })
         };
-        self.scopes.passes.get_with(self.id, pass)
+        self.scopes.held.get_with(self.id, new)
     }
 
-    /// Whether S3 has let this through, with the credentials that hold now: an object by its key, or what is known of all
-    /// below a prefix, which ends with `/`.
-    pub(super) fn is_proven<'k>(&self, mut keys: impl Iterator<Item = &'k str>) -> bool {
-        let Some(granted) = self.scopes.passes.get(&self.id).and_then(|pass| pass.held()) else {
-            return false;
-        };
-        keys.all(|key| {
-            let Some(covered) = self.covered(key) else { return false };
-            let Some(proof) = granted.proofs.get(covered.reach) else { return false };
-            let read = if covered.is_beside() { &proof.beside } else { &proof.read };
-            let is = |proof: &AtomicBool| proof.load(Ordering::Relaxed);
-            match key.ends_with('/') {
-                // What a library shows is what its index says of it, too.
-                true if covered.library => is(&proof.listed) && is(&proof.beside),
-                true => is(&proof.listed),
-                false => is(read),
-            }
-        })
-    }
-
-    /// The credentials that the next request goes with, or older ones than those.
-    pub(super) async fn granted(&self) -> Result<Arc<Granted>> {
-        self.pass().present().await.map_err(|error| Error::shared(&error))
-    }
-
-    /// S3 has let something through, with these credentials.
-    pub(super) fn passed(&self, granted: &Granted, key: &str, how: Passed) {
-        self.prove(granted, key, how, true);
-    }
-
-    /// S3 has refused something: what is known of the like is not told either.
-    pub(super) fn refused(&self, key: &str, how: Passed) {
-        if let Some(granted) = self.scopes.passes.get(&self.id).and_then(|pass| pass.holding()) {
-            self.prove(&granted, key, how, false);
-        }
-    }
-
-    fn prove(&self, granted: &Granted, key: &str, how: Passed, is: bool) {
-        let Some(covered) = self.covered(key) else { return };
-        let Some(proof) = granted.proofs.get(covered.reach) else { return };
-        let proof = match how {
-            // What lies beside a library is not listed by sessions.
-            Passed::List if covered.is_beside() => return,
-            Passed::List => &proof.listed,
-            Passed::Read if covered.is_beside() => &proof.beside,
-            Passed::Read => &proof.read,
-            // In a mount that is the session's own. Of a library it does not tell whether others may be read.
-            Passed::Missing if !covered.library => &proof.read,
-            Passed::Missing => return,
-        };
-        // Written only when it changes: all who read share it.
-        if proof.load(Ordering::Relaxed) != is {
-            proof.store(is, Ordering::Relaxed);
-        }
-    }
-
-    /// Clients whose credentials hold.
-    pub(super) async fn clients(&self) -> Result<Arc<Clients>> {
-        let pass = self.pass();
-        pass.present().await.map_err(|error| Error::shared(&error))?;
+    /// Clients whose credentials hold, and the credentials that the next request goes with, or older ones than those.
+    pub(super) async fn clients(&self) -> Result<(Arc<Clients>, Arc<Granted>)> {
+        let held = self.held();
+        let granted = held.present().await.map_err(|error| Error::shared(&error))?;
         let Scopes { clients, blueprint, .. } = &*self.scopes;
-        let mut made = pass.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = held.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = made.upgrade() {
             // It was used.
             if clients.get(&self.id).is_none() {
                 clients.insert(self.id, made.clone());
             }
-            return Ok(made);
+            return Ok((made, granted));
         }
-        let provider = SharedCredentialsProvider::new(Provider(pass.clone()));
+        let provider = SharedCredentialsProvider::new(Provider(held.clone()));
         let new = Arc::new(blueprint.clients(Some(provider)));
         *made = Arc::downgrade(&new);
         clients.insert(self.id, new.clone());
-        Ok(new)
+        Ok((new, granted))
     }
 
     pub(super) async fn credentials(&self) -> Result<SessionCredentials> {
-        Ok(self.granted().await?.credentials.clone())
+        let granted = self.held().present().await.map_err(|error| Error::shared(&error))?;
+        Ok(granted.credentials.clone())
+    }
+
+    /// S3 has refused something: what is known of the like is not shown either.
+    pub(super) fn refused(&self, key: &str, how: Passed) {
+        if let Some(granted) = self.scopes.held.get(&self.id).and_then(|held| held.holding()) {
+            granted.evidence.record(key, how, false);
+        }
     }
 
     /// The storage refused the credentials of a request that was sent then. `false` when those that there are now are
     /// so new that others would fare no better.
     pub(super) fn forget_credentials(&self, sent: Instant) -> bool {
-        let Some(pass) = self.scopes.passes.get(&self.id) else { return true };
-        let forgotten = pass.forget(sent);
-        let clients = pass.clients.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        if let Some(clients) = clients.filter(|_| forgotten) {
-            clients.lean.forget_credentials();
-        }
-        forgotten
-    }
-}
-
-impl Covered {
-    fn is_beside(&self) -> bool {
-        self.library && self.prefix.ends_with(".skillfs/")
+        self.scopes.held.get(&self.id).is_none_or(|held| held.forget(sent))
     }
 }
 
 /// The credentials of a scope, and how they are renewed.
-struct Pass {
+struct ScopeCredentials {
     id: ScopeId,
     reach: Arc<[Reach]>,
     sts: Arc<Sts>,
@@ -329,20 +203,10 @@ struct Pass {
 }
 
 /// Secrets and tokens are nobody's business.
-impl fmt::Debug for Pass {
+impl fmt::Debug for ScopeCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pass").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("ScopeCredentials").field("id", &self.id).finish_non_exhaustive()
     }
-}
-
-/// What STS gave.
-pub(super) struct Granted {
-    pub(super) credentials: SessionCredentials,
-    pub(super) asked: Instant,
-    pub(super) renew: Instant,
-    pub(super) until: Instant,
-    /// For each part of the reach.
-    pub(super) proofs: Box<[Proof]>,
 }
 
 /// A call of STS that others may wait for, too.
@@ -356,7 +220,7 @@ struct Asking {
     failed: Option<(Instant, u32, Arc<Error>)>,
 }
 
-impl Pass {
+impl ScopeCredentials {
     /// What holds now. What will end soon is renewed behind the answer.
     fn held(self: &Arc<Self>) -> Option<Arc<Granted>> {
         let held = self.holding()?;
@@ -404,24 +268,18 @@ impl Pass {
             return Ok(futures_util::future::ready(Ok(held)).boxed().shared());
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Err(Arc::new(not_asked())) };
-        let pass = self.clone();
+        let scope = self.clone();
         let task = runtime.spawn(async move {
-            let answer = pass.sts.assume(pass.id, &pass.reach).await.map(Arc::new).map_err(Arc::new);
-            let mut asking = pass.asking();
+            let answer = scope.sts.assume(scope.id, &scope.reach).await.map(Arc::new).map_err(Arc::new);
+            let mut asking = scope.asking();
             asking.call = None;
             match &answer {
                 Ok(granted) => {
                     asking.failed = None;
-                    let clients = pass.clients.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-                    let mut held = pass.granted.write().unwrap_or_else(PoisonError::into_inner);
-                    *held = Some(granted.clone());
-                    // While nobody can see them: what is sent from now on is signed with them.
-                    if let Some(clients) = clients {
-                        clients.lean.forget_credentials();
-                    }
+                    *scope.granted.write().unwrap_or_else(PoisonError::into_inner) = Some(granted.clone());
                 }
                 Err(error) => {
-                    tracing::warn!(scope = %pass.id, "no credentials for a session: {}", error.message());
+                    tracing::warn!(scope = %scope.id, "no credentials for a session: {}", error.message());
                     let times = asking.failed.as_ref().map_or(0, |(_, times, _)| times + 1);
                     asking.failed = Some((Instant::now(), times, error.clone()));
                 }
@@ -460,7 +318,7 @@ fn not_asked() -> Error {
 
 /// Gives a scope's credentials to its clients.
 #[derive(Debug)]
-struct Provider(Arc<Pass>);
+struct Provider(Arc<ScopeCredentials>);
 
 impl ProvideCredentials for Provider {
     fn provide_credentials<'a>(&'a self) -> provider::future::ProvideCredentials<'a>
@@ -474,31 +332,7 @@ impl ProvideCredentials for Provider {
             let SessionCredentials { access_key_id, secret_access_key, session_token, .. } =
                 &granted.credentials;
             let token = Some(session_token.clone());
-            Ok(Credentials::new(access_key_id, secret_access_key, token, None, "skillfs scope"))
+            Ok(AwsCredentials::new(access_key_id, secret_access_key, token, None, "skillfs scope"))
         })
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-impl Scope {
-    /// As if STS had answered, and S3 let everything through.
-    pub(super) fn hold_some(&self) {
-        let credentials = SessionCredentials {
-            access_key_id: "A".to_owned(),
-            secret_access_key: "b".to_owned(),
-            session_token: "c".to_owned(),
-            expires: SystemTime::now(),
-            session_name: "d".to_owned(),
-        };
-        let (asked, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
-        let proofs = Proof::of_none(&self.reach);
-        let granted = Granted { credentials, asked, renew: later, until: later, proofs };
-        *self.pass().granted.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(granted));
-        let granted = self.pass().holding().unwrap();
-        for covered in &self.covered {
-            self.passed(&granted, &covered.prefix, Passed::List);
-            self.passed(&granted, &covered.prefix, Passed::Read);
-        }
     }
 }

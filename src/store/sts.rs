@@ -1,15 +1,18 @@
-//! STS: credentials with a policy for what a session reaches.
+//! STS: credentials with a policy for a part of the bucket (`AssumeRole`).
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_sts::operation::assume_role::AssumeRoleOutput;
 use aws_sdk_sts::types::Tag;
+use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::intercept::ServerClock;
-use super::scope::{Granted, Proof, ScopeId, SessionCredentials};
+use crate::cache::Evidence;
 use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::mount::Reach;
@@ -25,6 +28,84 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const MOST_TAGS: usize = 50;
 /// The most calls at once: an account may make some hundred a second, and others make them, too.
 pub(super) const MOST_CALLS: usize = 32;
+
+/// Credentials that S3 confines to what a session reaches. Its secrets print as `***`.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct SessionCredentials {
+    /// The public half.
+    pub access_key_id: String,
+    /// The secret half.
+    pub secret_access_key: String,
+    /// The token that goes with them.
+    pub session_token: String,
+    /// When they end, by the server's clock.
+    pub expires: SystemTime,
+    /// The name of the session in AWS's logs: a hash of what it reaches.
+    pub session_name: String,
+}
+
+impl fmt::Debug for SessionCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionCredentials")
+            .field("access_key_id", &self.access_key_id)
+            .field("secret_access_key", &"***")
+            .field("session_token", &"***")
+            .field("expires", &self.expires)
+            .field("session_name", &self.session_name)
+            .finish()
+    }
+}
+
+/// The same for all sessions that reach the same part of the bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ScopeId([u8; 16]);
+
+impl ScopeId {
+    pub(super) fn of(reach: &[Reach]) -> Self {
+        let mut sum = Sha256::new();
+        for reach in reach {
+            let (kind, prefix) = match reach {
+                Reach::Below { prefix, write: false } => ("r", prefix),
+                Reach::Below { prefix, write: true } => ("w", prefix),
+                Reach::Library { home } => ("l", home),
+            };
+            // No prefix has a line end in it.
+            sum.update([kind, " ", prefix, "\n"].concat());
+        }
+        let mut id = [0; 16];
+        id.copy_from_slice(&sum.finalize()[..16]);
+        Self(id)
+    }
+}
+
+impl ScopeId {
+    pub(super) fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl fmt::Debug for ScopeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ScopeId({self})")
+    }
+}
+
+impl fmt::Display for ScopeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What STS gave.
+pub(super) struct Granted {
+    pub(super) credentials: SessionCredentials,
+    pub(super) asked: Instant,
+    pub(super) renew: Instant,
+    pub(super) until: Instant,
+    /// What S3 has let them do.
+    pub(super) evidence: Arc<Evidence>,
+}
 
 /// STS, and what it is asked for.
 #[derive(Debug)]
@@ -104,7 +185,7 @@ impl Sts {
         let given = answer.credentials.ok_or_else(unusable)?;
         let expires = SystemTime::try_from(given.expiration).map_err(|_| unusable())?;
         // By its own clock: ours may be off.
-        let now = self.clock.now().unwrap_or_else(SystemTime::now);
+        let now = self.clock.now_or_ours();
         let life = expires.duration_since(now).unwrap_or_default();
         if life < SHORTEST {
             return Err(Error::new(ErrorKind::Unavailable, "STS gave credentials that have ended already")
@@ -112,7 +193,7 @@ impl Sts {
         }
         let margin = MARGIN.min(life / 4);
         // Up to twice as early.
-        let early = margin + margin * u32::from(id.first_byte()) / 255;
+        let early = margin + margin * u32::from(id.bytes()[0]) / 255;
         tracing::debug!(scope = %id, ?life, "credentials of a session");
         Ok(Granted {
             credentials: SessionCredentials {
@@ -125,7 +206,7 @@ impl Sts {
             asked,
             renew: asked + life.saturating_sub(early),
             until: asked + life.saturating_sub(LAST.min(life / 10)),
-            proofs: Proof::of_none(reach),
+            evidence: Arc::new(Evidence::none(reach)),
         })
     }
 

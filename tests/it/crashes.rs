@@ -51,7 +51,7 @@ impl Broken {
             credentials: Some(b.credentials.clone()),
             part_bytes: 5 * MIB as u64,
             single_copy_bytes: 10 * MIB as u64,
-            conditional_writes: Some(true),
+            server: skillfs::ServerCapabilities { conditional_puts: Some(true), ..Default::default() },
             ..settings(&b.name)
         };
         SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))

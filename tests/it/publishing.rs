@@ -654,7 +654,7 @@ async fn a_push_may_end_at_any_request() {
                 endpoint_url: Some(wire.endpoint.clone()),
                 region: Some("us-east-1".to_owned()),
                 credentials: Some(b.credentials.clone()),
-                conditional_writes: Some(true),
+                server: skillfs::ServerCapabilities { conditional_puts: Some(true), ..Default::default() },
                 max_attempts: 1,
                 ..settings(&b.name)
             };
@@ -699,13 +699,13 @@ async fn an_unchanged_push_costs_two_requests() {
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let new = skills(&paths, 1);
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
     assert_eq!((done.created, done.uploaded), (1_000, 3_000));
     assert!(wire.most_at_once() >= 32, "{} at once", wire.most_at_once());
     wire.take();
     // From a process that knows nothing: the index, and whether the mirror is complete.
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
     assert_eq!((done.release, done.unchanged), (None, 1_000));
     assert_eq!(wire.operations(), ["GET", "GET"]);
@@ -763,7 +763,7 @@ async fn a_lost_response_is_not_a_conflict() {
             }
         })
         .await;
-        let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+        let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
         let done = push(&fs, &skills(&["a"], 2), &options()).await.unwrap();
         assert_eq!(done.release, Some(2));
         assert_eq!(b.fs.releases(&library()).await.unwrap().len(), 2 + usize::from(overtaken));
@@ -814,7 +814,7 @@ async fn what_is_uploaded_while_publishing_becomes_a_second_release() {
         }
     })
     .await;
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = index(&fs, &into(IntoKind::Published)).await.unwrap();
     assert_eq!((done.release, done.uploaded_meanwhile), (Some(1), Some(2)));
     for (path, version) in [("mine", 2), ("late", 4)] {
@@ -840,7 +840,7 @@ async fn stopped_push(b: &Bucket, new: &NewLibrary, options: &PushOptions, nth: 
         Reply::Forward
     })
     .await;
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     tokio::select! {
         done = push(&fs, new, options) => panic!("{done:?}"),
         () = reached.notified() => {}
@@ -1072,7 +1072,7 @@ async fn plain_to_published_and_back_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_without_conditional_writes_cannot_publish() {
     let b = Bucket::embedded().await;
-    let fs = b.with(&b.endpoint, |settings| settings.conditional_writes = Some(false)).await;
+    let fs = b.with(&b.endpoint, |settings| settings.server.conditional_puts = Some(false)).await;
     let error = push(&fs, &skills(&["a"], 1), &options()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("conditional writes"), "{error:?}");
@@ -1111,7 +1111,7 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
         }
     })
     .await;
-    let fs = b.with(&wire.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let results = fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await;
     assert!(results.iter().map(|(user, _)| user).eq(&users));
     for (user, result) in &results {
@@ -1133,7 +1133,7 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
     }
     // Run again, both are completed, and from then on each costs two requests; for an hour a listing, too, where
     // somebody may still be writing the mirror.
-    let fs = b.with(&b.endpoint, |settings| settings.conditional_writes = Some(true)).await;
+    let fs = b.with(&b.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let results = fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await;
     assert!(results.iter().all(|(_, result)| result.is_ok()));
     for number in [7, 9] {

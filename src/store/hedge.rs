@@ -1,4 +1,8 @@
-//! How fast the storage answers, and when waiting longer makes no sense.
+//! Hedging: when a read has taken so long that asking again is faster than waiting.
+//!
+//! For each kind of request a histogram of latencies gives a limit, 1.3 times the 95th percentile. A request beyond it
+//! is cancelled and reissued, at most once, and only while a budget lasts: one reissue for every twenty requests, so
+//! that a storage that is slow as a whole is not asked for more. Until enough is known, nothing is reissued.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,9 +25,17 @@ const MOST_SAVED: i64 = 10;
 
 const BUCKETS: usize = 64;
 
+/// One for each kind of request.
+#[derive(Debug, Default)]
+pub(super) struct Hedges {
+    pub(super) get: Hedge,
+    pub(super) head: Hedge,
+    pub(super) list: Hedge,
+}
+
 /// What was measured of one kind of request.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Hedge {
     /// By the logarithm of the time, four to each doubling, from 1 ms.
     buckets: [AtomicU32; BUCKETS],
     samples: AtomicU32,
@@ -33,7 +45,7 @@ pub(super) struct Pace {
     saved: AtomicI64,
 }
 
-impl Default for Pace {
+impl Default for Hedge {
     fn default() -> Self {
         Self {
             buckets: [const { AtomicU32::new(0) }; BUCKETS],
@@ -44,7 +56,7 @@ impl Default for Pace {
     }
 }
 
-impl Pace {
+impl Hedge {
     /// An answer came after this time.
     pub(super) fn record(&self, took: Duration) {
         let milliseconds = took.as_secs_f64() * 1e3;
@@ -93,7 +105,7 @@ impl Pace {
 
     /// Takes the right to send one request again: when the storage is slow as a whole, more requests would
     /// only add to it.
-    pub(super) fn may_send_again(&self) -> bool {
+    pub(super) fn may_reissue(&self) -> bool {
         let take = |saved: i64| (saved >= ONE_OF).then_some(saved - ONE_OF);
         self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
@@ -105,33 +117,33 @@ mod tests {
 
     #[test]
     fn the_limit_follows_what_was_measured() {
-        let pace = Pace::default();
+        let hedge = Hedge::default();
         for _ in 0..127 {
-            pace.record(Duration::from_millis(400));
+            hedge.record(Duration::from_millis(400));
         }
-        assert_eq!(pace.limit(), None);
-        pace.record(Duration::from_millis(400));
-        let limit = pace.limit().unwrap();
+        assert_eq!(hedge.limit(), None);
+        hedge.record(Duration::from_millis(400));
+        let limit = hedge.limit().unwrap();
         assert!((520..=660).contains(&limit.as_millis()), "{limit:?}");
         // The storage became faster: the past fades.
         for _ in 0..20_000 {
-            pace.record(Duration::from_millis(2));
+            hedge.record(Duration::from_millis(2));
         }
-        assert_eq!(pace.limit(), Some(LEAST));
+        assert_eq!(hedge.limit(), Some(LEAST));
     }
 
     #[test]
     fn one_of_twenty_may_be_sent_again() {
-        let pace = Pace::default();
-        assert!(!pace.may_send_again());
+        let hedge = Hedge::default();
+        assert!(!hedge.may_reissue());
         for _ in 0..20 {
-            pace.record(Duration::from_millis(1));
+            hedge.record(Duration::from_millis(1));
         }
-        assert!(pace.may_send_again());
-        assert!(!pace.may_send_again());
+        assert!(hedge.may_reissue());
+        assert!(!hedge.may_reissue());
         for _ in 0..10_000 {
-            pace.record(Duration::from_millis(1));
+            hedge.record(Duration::from_millis(1));
         }
-        assert_eq!((0..100).filter(|_| pace.may_send_again()).count(), 10);
+        assert_eq!((0..100).filter(|_| hedge.may_reissue()).count(), 10);
     }
 }

@@ -1,15 +1,19 @@
-//! Who may send now: so many requests at once, so many for each tenant, and tenants take turns.
+//! The limiter: a fair queue for requests.
+//!
+//! So many requests may be in flight at once, and so many for each tenant; the rest wait. Tenants that wait take
+//! turns (round robin), so one with a long queue delays itself, and others by one request each. A turn is given back
+//! when it is dropped, also by a caller that goes away while it waits. `model` runs this file under shuttle.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
+use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::mount::Tenant;
 
-/// Lets requests through. A tenant with a long queue delays itself, and others by one request each.
+/// Lets requests through.
 #[derive(Debug, Clone)]
-pub(super) struct Gate(Arc<Shared>);
+pub(super) struct Limiter(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -36,17 +40,17 @@ struct Queue {
 /// The right to have one request under way; given back when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
-    gate: Gate,
+    limiter: Limiter,
     tenant: Tenant,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.gate.release(&self.tenant);
+        self.limiter.release(&self.tenant);
     }
 }
 
-impl Gate {
+impl Limiter {
     pub(super) fn new(most: usize, most_each: usize) -> Self {
         let (most, most_each) = (most.max(1), most_each.max(1));
         Self(Arc::new(Shared { most, most_each, state: Mutex::default() }))
@@ -58,7 +62,7 @@ impl Gate {
 
     /// Waits for a turn. Whoever goes away while waiting loses it.
     pub(super) async fn turn(&self, tenant: &Tenant) -> Turn {
-        let turn = || Turn { gate: self.clone(), tenant: tenant.clone() };
+        let turn = || Turn { limiter: self.clone(), tenant: tenant.clone() };
         let waiting = {
             let mut state = self.lock();
             let State { running, tenants, turns } = &mut *state;
@@ -83,7 +87,7 @@ impl Gate {
             None => turn(),
             Some(waiting) => {
                 self.dispatch();
-                // The gate lives as long as its turns: the sender is dropped only with a turn in it.
+                // The limiter lives as long as its turns: the sender is dropped only with a turn in it.
                 waiting.await.unwrap_or_else(|_| {
                     let mut state = self.lock();
                     state.running += 1;
@@ -149,74 +153,17 @@ impl Gate {
                 queue.in_turns = true;
                 turns.push_back(tenant.clone());
             }
-            return Some((granted, Turn { gate: self.clone(), tenant }));
+            return Some((granted, Turn { limiter: self.clone(), tenant }));
         }
         None
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn tenants_take_turns() {
-        let gate = Gate::new(2, 2);
-        let (a, b) = (Tenant::named("a"), Tenant::named("b"));
-        let held = [gate.turn(&a).await, gate.turn(&a).await];
-        let order = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = Vec::new();
-        let mut wait = |tenant: &Tenant, name: &'static str| {
-            let (gate, tenant, order) = (gate.clone(), tenant.clone(), order.clone());
-            tasks.push(tokio::spawn(async move {
-                let turn = gate.turn(&tenant).await;
-                order.lock().unwrap().push(name);
-                drop(turn);
-            }));
-        };
-        for _ in 0..100 {
-            wait(&a, "a");
-        }
-        tokio::task::yield_now().await;
-        wait(&b, "b");
-        tokio::task::yield_now().await;
-        drop(held);
-        for task in tasks {
-            task.await.unwrap();
-        }
-        let order = order.lock().unwrap();
-        let place = order.iter().position(|name| *name == "b").unwrap();
-        assert!(place <= 3, "b came {place} places behind a");
-        assert_eq!(order.len(), 101);
-        assert!(gate.lock().tenants.is_empty() && gate.lock().running == 0);
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn limits_hold_and_nothing_is_lost_when_callers_go_away() {
-        let gate = Gate::new(8, 3);
-        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        let mut tasks = Vec::new();
-        for i in 0..2_000 {
-            let (gate, running, most) = (gate.clone(), running.clone(), most.clone());
-            let tenant = Tenant::named(&format!("t{}", i % 7));
-            let task = tokio::spawn(async move {
-                let _turn = gate.turn(&tenant).await;
-                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                running.fetch_sub(1, Ordering::SeqCst);
-            });
-            if i % 3 == 0 {
-                task.abort();
-            }
-            tasks.push(task);
-        }
-        for task in tasks {
-            let _ = task.await;
-        }
-        assert!(most.load(Ordering::SeqCst) <= 8 + 1);
-        let state = gate.lock();
-        assert!(state.running == 0 && state.tenants.values().all(|queue| queue.waiting.is_empty()));
+impl Limiter {
+    /// Whether nobody has a turn and nobody waits for one.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.running == 0 && state.tenants.values().all(|queue| queue.waiting.is_empty())
     }
 }

@@ -1,6 +1,6 @@
-//! Building the client: settings, the AWS chain, pool, timeouts, retries.
+//! Connecting: settings, the AWS chain, connection pool, timeouts, retry budget.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,33 +12,51 @@ use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_s3::config::endpoint::{DefaultResolver, Endpoint, EndpointFuture, Params, ResolveEndpoint};
-use aws_sdk_s3::config::retry::RetryPartition;
+use aws_sdk_s3::config::retry::{RetryPartition, TokenBucket};
 use aws_sdk_s3::config::{
     Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
     StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
-use super::budget::{self, Budget};
+use super::bucket::{Bucket, Limits, Store};
+use super::capabilities::Capabilities;
 use super::clients::Blueprint;
-use super::gate::Gate;
-use super::intercept::{ServerClock, Watcher};
-use super::lean::{FIRST_BACKOFF, LONGEST_BACKOFF};
+use super::hedge::Hedges;
+use super::intercept::{Counters, ServerClock, Watcher};
+use super::limiter::Limiter;
 use super::scope::Scopes;
 use super::sts::{MOST_CALLS, Sts};
-use super::{Bucket, Counters, Memory, Paces, Store};
 use crate::cache::Cache;
 use crate::config::{
     Role, Settings, StaticCredentials, Timeouts, check_aws_variables, check_region, sts_endpoint,
 };
 use crate::error::Result;
-use crate::mount::Tenant;
 
 /// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 
 const FALLBACK_REGION: &str = "us-east-1";
+
+/// The first retry comes soon: most failures of S3 are one bad connection.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
+
+/// The retry budget of a handle: tokens buy retries, and come back with successes and with time, so that a failing
+/// storage is not also flooded, and an outage ends for us when it ends for the storage. By default all clients of a
+/// process share one, which only successes refill.
+fn retry_budget() -> TokenBucket {
+    TokenBucket::builder()
+        .capacity(500)
+        .retry_cost(5)
+        .throttling_retry_cost(5)
+        // What may last longer costs more: a connection that breaks, a server that fails.
+        .timeout_retry_cost(10)
+        .success_reward(1.0)
+        .refill_rate(5.0)
+        .build()
+}
 
 impl Store {
     /// Reads the AWS chain and builds the client. Sends nothing to S3; the chain may ask an
@@ -120,17 +138,17 @@ impl Store {
                     .operation_timeout(settings.timeouts.operation)
                     .build(),
             )
-            .retry_config(retries.clone())
-            .retry_partition(RetryPartition::custom("skillfs").token_bucket(budget::of_the_sdk()).build())
+            .retry_config(retries)
+            .retry_partition(RetryPartition::custom("skillfs").token_bucket(retry_budget()).build())
             // Its grace period is longer than our attempts; `Body` watches for silence itself.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
-            .interceptor(watcher.clone())
+            .interceptor(watcher)
             .endpoint_resolver(OneEndpoint::new(&settings.bucket))
             .build();
         // An object's body is not part of the attempt, so the time to its head is all that there is to limit:
-        // `Store::prompt` limits the whole. Each limit of the SDK costs a timer and some allocations.
+        // `Store::hedged` limits the whole. Each limit of the SDK costs a timer and some allocations.
         let reading = TimeoutConfig::builder()
             .connect_timeout(settings.timeouts.connect)
             .read_timeout(settings.timeouts.attempt)
@@ -139,39 +157,36 @@ impl Store {
             .build();
         let writing = TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build();
         let name: Arc<str> = settings.bucket.as_str().into();
-        let (bucket, budget) = (name.clone(), Arc::new(Budget::default()));
-        let ahead = Arc::default();
-        let blueprint = Blueprint { config, bucket, reading, writing, retries, watcher, budget, ahead };
+        let blueprint = Blueprint { config, bucket: name.clone(), reading, writing };
         let own = Arc::new(blueprint.clients(None));
         let scopes = settings.role.as_ref().map(|role| {
             let sts = sts(settings, role, chain, &counters);
             Scopes::new(sts, Arc::new(blueprint))
         });
-        let known = embedded || chain.endpoint_url().is_none();
-        let bucket = Bucket {
+        // AWS and the embedded store honor every condition.
+        let honors_all = embedded || chain.endpoint_url().is_none();
+        Ok(Self::new(Bucket {
             own,
             scopes,
             name,
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
-            body_silence: settings.timeouts.attempt,
-            body_patience: settings.timeouts.operation,
-            max_attempts: settings.max_attempts.max(1),
-            attempt_patience: attempt,
-            operation_patience: operation,
+            limits: Limits {
+                body_silence: settings.timeouts.attempt,
+                body_patience: operation,
+                max_attempts: settings.max_attempts.max(1),
+                attempt,
+                operation,
+                part_bytes: settings.part_bytes,
+                single_copy_bytes: settings.single_copy_bytes,
+            },
             clock,
             unanswered_writes: AtomicU64::new(0),
-            known,
-            no_conditional_deletes: AtomicBool::new(false),
-            conditional_writes: OnceCell::new_with(settings.conditional_writes.or(known.then_some(true))),
-            part_bytes: settings.part_bytes,
-            single_copy_bytes: settings.single_copy_bytes,
-            gate: Gate::new(settings.max_requests, settings.max_requests_per_tenant),
+            capabilities: Capabilities::new(settings.server, honors_all),
+            limiter: Limiter::new(settings.max_requests, settings.max_requests_per_tenant),
             cache: Arc::new(Cache::new(settings.cache_bytes)),
-            paces: settings.reissue_slow.then(Paces::default),
-        };
-        let memory = Memory::new(bucket.cache.clone(), None);
-        Ok(Self { bucket: Arc::new(bucket), tenant: Tenant::nobody(), scope: None, memory })
+            hedges: settings.reissue_slow.then(Hedges::default),
+        }))
     }
 }
 
@@ -243,6 +258,9 @@ impl From<StaticCredentials> for Credentials {
     }
 }
 
+/// The host of the embedded store. It is never looked up: requests do not leave the process.
+pub(super) const EMBEDDED_HOST: &str = "embedded.invalid";
+
 #[cfg(feature = "embedded")]
 mod in_process {
     //! The embedded store spoken to without a socket: the same client, the same protocol.
@@ -255,11 +273,8 @@ mod in_process {
         HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
     };
 
-    use super::{Result, Settings, StaticCredentials, Store};
+    use super::{EMBEDDED_HOST as HOST, Result, Settings, StaticCredentials, Store};
     use crate::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
-
-    /// It is never looked up: requests do not leave the process.
-    const HOST: &str = "embedded.invalid";
 
     impl Store {
         pub(crate) async fn embedded(embedded: &Embedded, mut settings: Settings) -> Result<Self> {

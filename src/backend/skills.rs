@@ -1,0 +1,208 @@
+//! Files of `/skills`, in the version that the union of its libraries has.
+//!
+//! A file of a plain library is read from its own key, on the condition that it still has the ETag that was
+//! listed. A file of a published library is read from its blob, which never changes: whatever is read completely
+//! is verified by its SHA-256, and ranges rely on the blob being immutable.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::S3Backend;
+use super::file::{Content, File, Node, Opened, Version, Want, changed_while_read, is_directory};
+use super::union::{Found, UnionFile, below_mount};
+use crate::cache::{About, Accept, Detail, Key};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::{Location, ObjectKey};
+use crate::path::VirtualPath;
+use crate::store::{Body, ByteRange};
+use crate::text;
+
+/// Replication to another region may deliver an index before its blobs; by now it has delivered both.
+const REPLICATION: Duration = Duration::from_secs(3600);
+
+impl S3Backend {
+    /// What a path means.
+    pub(super) async fn find_skill_file(&self, path: &VirtualPath, want: Want) -> Result<Node> {
+        let union = self.union_around(path).await?;
+        Ok(match union.find(path)? {
+            Found::File(real, found) => Node::File(self.version(&real, found, want).await?),
+            Found::Directory => Node::Directory,
+            Found::Nothing => Node::Nothing,
+        })
+    }
+
+    /// Finds the file that a path means, and asks for some of its bytes.
+    pub(super) async fn open_skill_file(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+        let union = self.union_around(path).await?;
+        let (path, found) = match union.find(path)? {
+            Found::File(real, found) => (real, found),
+            Found::Directory => return Err(is_directory(path)),
+            Found::Nothing => return Err(Self::not_found(path)),
+        };
+        let file = self.listed_file(&path, found)?;
+        if let Some(content) = self.known_content(&file, Want::Bytes) {
+            return Ok(Opened::Known(File { content, ..file }));
+        }
+        let body = self.version_bytes(&path, found, range).await?;
+        Ok(Opened::Body { path, meta: file.meta, body })
+    }
+
+    /// The object of the file that has this very name, and the session in which that was so.
+    pub(super) async fn literal_skill_file(&self, path: &VirtualPath) -> Result<(Option<ObjectKey>, Self)> {
+        let union = self.union_around(path).await?;
+        let key = union.file(below_mount(path)).map(|found| self.key_of(path, found)).transpose()?;
+        Ok((key, Self { pinned: Some(union), ..self.clone() }))
+    }
+
+    /// Where the content of a file is: its blob, or its own key.
+    pub(super) fn key_of(&self, path: &VirtualPath, found: &UnionFile) -> Result<ObjectKey> {
+        if let Some(blob) = &found.blob {
+            let key = self.mounts.blob_of(found.layer, blob.sha256, &blob.origin.id);
+            return key.ok_or_else(|| Self::not_found(path));
+        }
+        match self.mounts.resolve_layer(path, found.layer)? {
+            Location::Inside { key, .. } => Ok(key),
+            _ => Err(Self::not_found(path)),
+        }
+    }
+
+    /// A file of the union, nothing of which was read.
+    pub(super) fn listed_file(&self, path: &VirtualPath, found: &UnionFile) -> Result<File> {
+        let version = found.blob.clone().map_or(Version::Exact, Version::Blob);
+        let (path, key, meta) = (path.clone(), self.key_of(path, found)?, found.meta.clone());
+        Ok(File { path, key, meta, version, content: Content::Unread })
+    }
+
+    /// The content of this version of a file, where it is known and tells what a reader wants.
+    pub(super) fn known_content(&self, file: &File, want: Want) -> Option<Content> {
+        let is_this = |node: &Node| match node {
+            Node::File(known) => known.meta.same_version(&file.meta) && want.is_met_by(&known.content),
+            Node::Directory | Node::Nothing => false,
+        };
+        let node = self.cache().hit(&Key::new(About::object(&file.key), Detail::Only), is_this)?;
+        match &*node {
+            Node::File(known) => Some(known.content.clone()),
+            Node::Directory | Node::Nothing => None,
+        }
+    }
+
+    /// A file with what a reader wants of its content. One request up to 64 KiB, two beyond; none while it is
+    /// known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] when it is another version now. For a blob that is not what was published,
+    /// [`ErrorKind::Corrupt`]; for one that is not there, see [`S3Backend::missing_blob`].
+    pub(super) async fn version(&self, path: &VirtualPath, found: &UnionFile, want: Want) -> Result<File> {
+        let mut file = self.listed_file(path, found)?;
+        if want == Want::Meta {
+            return Ok(file);
+        }
+        if file.meta.size == 0 {
+            file.content = match want {
+                Want::Bytes => Content::Bytes(Bytes::new()),
+                Want::Text | Want::Meta => Content::of_text(text::decode(Vec::new())),
+            };
+            return Ok(file);
+        }
+        if let Some(content) = self.known_content(&file, want) {
+            return Ok(File { content, ..file });
+        }
+        let key = Key::new(About::object(&file.key), Detail::Only);
+        // A version does not age: callers that want it may wait for each other however long it takes.
+        let etag = found.meta.etag.as_deref().unwrap_or_default();
+        let fetches = Detail::named(format!("{want:?} {etag}"));
+        let accept = Accept { bound: Duration::MAX, fetches, usable: |_: &Node| false, refresh: false };
+        let fetch = |_| self.clone().fetch_version(file.clone(), found.clone(), want);
+        match &*self.cache().get(&key, accept, fetch).await?.value {
+            Node::File(known) => Ok(File { content: known.content.clone(), ..file }),
+            Node::Directory | Node::Nothing => Err(changed_while_read(path)),
+        }
+    }
+
+    async fn fetch_version(self, mut file: File, found: UnionFile, want: Want) -> Result<Node> {
+        let body = self.open_version(&file, &found, want.range()).await?;
+        self.receive(&mut file, want, body).await?;
+        Ok(Node::File(file))
+    }
+
+    /// Some bytes of a file; no body where the range starts at the end. Verified where it is all of them.
+    ///
+    /// # Errors
+    /// As [`S3Backend::version`].
+    pub(super) async fn version_bytes(
+        &self,
+        path: &VirtualPath,
+        found: &UnionFile,
+        range: ByteRange,
+    ) -> Result<Option<Box<Body>>> {
+        if range.start >= found.meta.size {
+            return Ok(None);
+        }
+        let file = self.listed_file(path, found)?;
+        self.open_version(&file, found, range).await.map(Some)
+    }
+
+    /// The first bytes of a file. One request.
+    ///
+    /// # Errors
+    /// As [`S3Backend::version`].
+    pub(crate) async fn read_listed(
+        &self,
+        path: &VirtualPath,
+        found: &UnionFile,
+        bytes: u64,
+    ) -> Result<Bytes> {
+        let range = ByteRange { start: 0, end: Some(bytes) };
+        let mut content = Vec::new();
+        if let Some(mut body) = self.version_bytes(path, found, range).await? {
+            body.collect(self.store(), &mut content).await.map_err(|e| e.during("read", path))?;
+        }
+        Ok(content.into())
+    }
+
+    pub(super) async fn open_version(
+        &self,
+        file: &File,
+        found: &UnionFile,
+        range: ByteRange,
+    ) -> Result<Box<Body>> {
+        match self.open(file, range).await? {
+            Some((_, body)) => Ok(body),
+            None => Err(self.missing_blob(&file.path, found).await),
+        }
+    }
+
+    /// What to say of a blob that is not there: the index is read again. Where a newer release does not refer to
+    /// it any more, reading again helps.
+    async fn missing_blob(&self, path: &VirtualPath, found: &UnionFile) -> Error {
+        if self.pinned.is_some() {
+            return Error::new(
+                ErrorKind::Conflict,
+                format!("`{path}` cannot be read: the release that this turn keeps to is gone"),
+            )
+            .at(path)
+            .with_hint("start a new turn");
+        }
+        let missed = self.store().server_time();
+        let union = match Box::pin(self.fresh().union_around(path)).await {
+            Ok(union) => union,
+            Err(error) => return error,
+        };
+        match union.find(path) {
+            Ok(Found::File(_, now)) if now.blob == found.blob => {}
+            Ok(_) => return changed_while_read(path),
+            Err(error) => return error,
+        }
+        let released = union.released(found.layer).unwrap_or(SystemTime::UNIX_EPOCH);
+        let age = missed.duration_since(released).unwrap_or_default();
+        let (kind, hint) = match age < REPLICATION {
+            true => (ErrorKind::Unavailable, "try again: it may still be on its way to this region"),
+            false => (
+                ErrorKind::Corrupt,
+                "an administrator runs `skillfs admin verify --repair`, or publishes the skill again",
+            ),
+        };
+        Error::new(kind, format!("the content of `{path}` is not there")).at(path).with_hint(hint)
+    }
+}

@@ -1,0 +1,95 @@
+//! One view of a tree: every operation is written once, over what this file offers.
+//!
+//! A path is in a plain mount, where it is a key, or below `/skills`, where the union of the libraries tells what it is.
+//! That difference is decided here, and is known to nobody else:
+//!
+//! - [`S3Backend::find`]: what a path means, with what is wanted of its content;
+//! - [`S3Backend::open_path`]: some bytes of the file that a path means;
+//! - [`Walk`](super::walk::Walk): what is below a directory;
+//! - [`Retries`]: the conflict loop. What is read at a version that is gone meanwhile is found anew, past the cache;
+//!   except in a pinned session, which would only find the same again.
+
+use std::time::Duration;
+
+use super::S3Backend;
+use super::file::{Node, Opened, Want, is_directory};
+use super::plain::PlainPath;
+use crate::error::{ErrorKind, Result};
+use crate::mount::{Location, Mounts, ObjectKey};
+use crate::path::VirtualPath;
+use crate::store::ByteRange;
+
+/// How often something is read again when it changes meanwhile.
+const ATTEMPTS: u32 = 3;
+
+impl S3Backend {
+    /// How old an answer about a path may be.
+    pub(super) fn bound(&self, path: &VirtualPath) -> Duration {
+        match path.segments().next() {
+            _ if self.fresh => Duration::ZERO,
+            Some(name) if Mounts::is_layered(name) => self.shared.freshness.skills,
+            _ => self.shared.freshness.files,
+        }
+    }
+
+    /// What a path means, with what is wanted of its content.
+    pub(super) async fn find(&self, path: &VirtualPath, want: Want) -> Result<Node> {
+        match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => Ok(Node::Directory),
+            // The mount itself is always there.
+            Location::Layered if path.segments().count() == 1 => Ok(Node::Directory),
+            Location::Layered => self.find_skill_file(path, want).await,
+            Location::Inside { key, directory } => {
+                self.find_plain(PlainPath { path: path.clone(), key, directory }, want).await
+            }
+        }
+    }
+
+    /// Some bytes of the file that a path means.
+    pub(super) async fn open_path(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
+        match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => Err(is_directory(path)),
+            Location::Layered => self.open_skill_file(path, range).await,
+            Location::Inside { key, directory } => {
+                self.open_plain(&PlainPath { path: path.clone(), key, directory }, range).await
+            }
+        }
+    }
+
+    /// The object of the file that has this very name: nothing is added to it. And the session in which that was so.
+    pub(super) async fn literal_file(&self, path: &VirtualPath) -> Result<(Option<ObjectKey>, Self)> {
+        match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => Ok((None, self.clone())),
+            Location::Layered => self.literal_skill_file(path).await,
+            Location::Inside { key, .. } => Ok((self.head(path, &key).await?.map(|_| key), self.clone())),
+        }
+    }
+}
+
+/// The conflict loop: an operation whose result was a conflict is tried again, past the cache.
+pub(crate) struct Retries {
+    pub(crate) backend: S3Backend,
+    left: u32,
+}
+
+impl Retries {
+    pub(crate) fn new(backend: &S3Backend) -> Self {
+        let left = if backend.pinned.is_some() { 0 } else { ATTEMPTS - 1 };
+        Self { backend: backend.clone(), left }
+    }
+
+    /// Whether a conflict would be final.
+    pub(crate) fn is_last(&self) -> bool {
+        self.left == 0
+    }
+
+    pub(crate) fn again<T>(&mut self, result: &Result<T>) -> bool {
+        let conflict = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
+        if !conflict || self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        self.backend = self.backend.fresh();
+        true
+    }
+}

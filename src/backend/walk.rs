@@ -1,0 +1,272 @@
+//! What is below a directory, page by page: one listing for `ls`, `tree`, `glob`, `grep` and copies.
+
+use std::collections::VecDeque;
+
+use super::S3Backend;
+use super::file::{Content, File, Version, not_a_directory};
+use super::union::{UnionFile, below_mount};
+use crate::entry::{Depth, Entry};
+use crate::error::Result;
+use crate::mount::{Directory, Location, ObjectKey};
+use crate::path::VirtualPath;
+use crate::store::{Body, ByteRange, Listed, Lister, Meta};
+
+/// Something to list.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    Directory(Directory),
+    /// Below `/skills`.
+    Layered(VirtualPath),
+}
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub(super) enum Item {
+    File(Candidate),
+    Directory(VirtualPath),
+    /// The marker of a folder: its key, and its path below the listed directory, with its `/`.
+    Marker(ObjectKey, String),
+}
+
+/// A file that was listed.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) path: VirtualPath,
+    pub(super) at: At,
+}
+
+/// Where a listed file is.
+#[derive(Debug, Clone)]
+pub(super) enum At {
+    Key(ObjectKey, Meta),
+    /// As `/skills` shows it.
+    Union(UnionFile),
+}
+
+impl Candidate {
+    pub(super) fn meta(&self) -> &Meta {
+        match &self.at {
+            At::Key(_, meta) => meta,
+            At::Union(found) => &found.meta,
+        }
+    }
+
+    pub(super) fn entry(&self) -> Entry {
+        self.meta().entry(self.path.clone())
+    }
+}
+
+/// Some items, in key order, and how many keys among them no path can name.
+#[derive(Debug, Default)]
+pub(super) struct WalkPage {
+    pub(super) items: Vec<Item>,
+    pub(super) hidden: u64,
+}
+
+/// A listing on its way.
+#[derive(Debug)]
+pub(super) struct Walk {
+    backend: S3Backend,
+    depth: Depth,
+    /// What is still to list; more than one only below `/`.
+    left: VecDeque<Place>,
+    lister: Option<Lister>,
+    /// The directories that the last key of a recursive listing was in.
+    open: Vec<String>,
+    /// Whether anything was found in the place at hand.
+    found: bool,
+    /// Whether anything was found at all.
+    pub(super) found_any: bool,
+    /// The object of the listed directory's own name, asked about when the directory is empty.
+    own_key: Option<ObjectKey>,
+}
+
+impl S3Backend {
+    /// Where the content of a path is listed; none for `/`.
+    pub(super) fn place(&self, path: &VirtualPath) -> Result<Option<Place>> {
+        Ok(match self.mounts.resolve(path)? {
+            Location::Mount(directory) | Location::Inside { directory, .. } => {
+                Some(Place::Directory(directory))
+            }
+            Location::Layered => Some(Place::Layered(path.clone())),
+            Location::Root => None,
+        })
+    }
+
+    /// All mounts.
+    pub(super) fn all_places(&self) -> Result<VecDeque<Place>> {
+        self.mounts().filter_map(|mount| self.place(mount.path()).transpose()).collect()
+    }
+
+    /// A file that was listed, as one that can be opened: below `/skills` in the version that was listed, elsewhere in
+    /// the latest.
+    pub(super) fn candidate_file(&self, candidate: &Candidate) -> Result<File> {
+        match &candidate.at {
+            At::Union(found) => self.listed_file(&candidate.path, found),
+            At::Key(key, meta) => Ok(File {
+                path: candidate.path.clone(),
+                key: key.clone(),
+                meta: meta.clone(),
+                version: Version::Latest,
+                content: Content::Unread,
+            }),
+        }
+    }
+
+    /// All bytes of a file that was listed; `None` when it is gone.
+    pub(super) async fn open_candidate(
+        &self,
+        candidate: &Candidate,
+        file: &File,
+    ) -> Result<Option<(Meta, Box<Body>)>> {
+        match &candidate.at {
+            At::Key(..) => self.open(file, ByteRange::WHOLE).await,
+            At::Union(found) => {
+                let body = self.open_version(file, found, ByteRange::WHOLE).await?;
+                Ok(Some((file.meta.clone(), body)))
+            }
+        }
+    }
+}
+
+impl Walk {
+    pub(super) fn new(backend: S3Backend, depth: Depth, left: VecDeque<Place>) -> Self {
+        let (lister, open, own_key) = (None, Vec::new(), None);
+        Self { backend, depth, left, lister, open, found: false, found_any: false, own_key }
+    }
+
+    /// What is below a directory, which must be there; of `/`, the content of the mounts.
+    pub(super) fn of(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
+        let left = match backend.place(path)? {
+            Some(place) => VecDeque::from([place]),
+            None => backend.all_places()?,
+        };
+        let own_key = match backend.mounts.resolve(path)? {
+            Location::Inside { key, .. } => Some(key),
+            _ => None,
+        };
+        Ok(Self { own_key, ..Self::new(backend, depth, left) })
+    }
+
+    /// The next page that holds anything.
+    pub(super) async fn next(&mut self) -> Result<Option<WalkPage>> {
+        while let Some(place) = self.left.front().cloned() {
+            let page = match place {
+                Place::Layered(path) => {
+                    let page = self.layered(&path).await?;
+                    self.left.pop_front();
+                    page
+                }
+                Place::Directory(directory) => {
+                    let lister =
+                        self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), self.depth));
+                    let listed = lister.next(self.backend.store()).await;
+                    match listed.map_err(|e| e.during("list", directory.path()))? {
+                        Some(listed) => self.page(&directory, listed),
+                        None => {
+                            self.end_of(&directory).await?;
+                            continue;
+                        }
+                    }
+                }
+            };
+            self.found_any |= !page.items.is_empty() || page.hidden > 0;
+            if !page.items.is_empty() || page.hidden > 0 {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A mount may be empty. Anything else without a key is a file or nothing, where that matters.
+    async fn end_of(&mut self, directory: &Directory) -> Result<()> {
+        let path = directory.path();
+        if let Some(key) = self.own_key.as_ref().filter(|_| !self.found) {
+            let head = self.backend.store().head(key).await.map_err(|e| e.during("list", path))?;
+            return Err(match head {
+                Some(_) => not_a_directory(path),
+                None => S3Backend::not_found(path),
+            });
+        }
+        self.left.pop_front();
+        self.lister = None;
+        self.open.clear();
+        self.found = false;
+        Ok(())
+    }
+
+    fn page(&mut self, directory: &Directory, listed: Vec<Listed>) -> WalkPage {
+        (self.found, self.found_any) = (true, true);
+        let mut page = WalkPage::default();
+        for listed in listed {
+            match listed {
+                Listed::Object { key, meta } => self.object(directory, &key, meta, &mut page),
+                Listed::Prefix(prefix) => {
+                    match prefix.strip_suffix('/').and_then(|key| directory.path_of(key)) {
+                        Some(path) => page.items.push(Item::Directory(path)),
+                        None => page.hidden += 1,
+                    }
+                }
+            }
+        }
+        page
+    }
+
+    /// An object, after the directories that it is the first to be in: each is told once, before its content.
+    fn object(&mut self, directory: &Directory, key: &str, meta: Meta, page: &mut WalkPage) {
+        let Some(relative) = directory.relative(key) else {
+            page.hidden += 1;
+            return;
+        };
+        let mut parents: Vec<&str> = relative.split('/').collect();
+        parents.pop();
+        let same = self.open.iter().zip(&parents).take_while(|(open, parent)| open == *parent).count();
+        self.open.truncate(same);
+        for depth in same..parents.len() {
+            let Some(path) = directory.path().join_exact(&parents[..=depth].join("/")) else {
+                page.hidden += 1;
+                return;
+            };
+            page.items.push(Item::Directory(path));
+            self.open.push(parents[depth].to_owned());
+        }
+        match directory.file(key) {
+            Some((path, key)) => page.items.push(Item::File(Candidate { path, at: At::Key(key, meta) })),
+            None => match directory.marker(key).filter(|_| meta.size == 0) {
+                Some(marker) => page.items.push(Item::Marker(marker, relative.to_owned())),
+                None => page.hidden += 1,
+            },
+        }
+    }
+
+    /// All layers together, as one page.
+    async fn layered(&self, path: &VirtualPath) -> Result<WalkPage> {
+        let relative = below_mount(path);
+        let mut union = self.backend.union_of_first(path).await?;
+        if !union.is_directory(relative) {
+            // Not a directory: what else it is, the part around it tells.
+            union = self.backend.union_around(path).await?;
+            union.check_complete(path)?;
+            return Err(match union.file(relative) {
+                Some(_) => not_a_directory(path),
+                None => S3Backend::not_found(path),
+            });
+        }
+        union.check_complete(path)?;
+        let (found, hidden) = union.items(path, self.depth == Depth::All);
+        let item = |(path, found): (VirtualPath, Option<&UnionFile>)| match found {
+            Some(found) => Item::File(Candidate { path, at: At::Union(found.clone()) }),
+            None => Item::Directory(path),
+        };
+        let mut items: Vec<_> = found.into_iter().map(item).collect();
+        if self.depth == Depth::All {
+            let layers = self.backend.mounts.skill_layers();
+            for (layer, marker) in union.markers_in(relative) {
+                let below = marker.strip_prefix(relative).unwrap_or(marker).trim_start_matches('/');
+                let key = |top: &Directory| top.marker(&format!("{}{marker}", top.prefix().as_str()));
+                items.extend(layers.get(layer).and_then(key).map(|key| Item::Marker(key, below.to_owned())));
+            }
+        }
+        Ok(WalkPage { items, hidden })
+    }
+}

@@ -1,0 +1,188 @@
+//! Windows of lines: of a text that is known, and of files that are too large to keep.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::S3Backend;
+use super::file::{Content, File, KnownText, binary_file, changed_while_read};
+use super::lines::{LineIndex, Watcher};
+use super::read::{TextFile, Window};
+use crate::cache::{About, Detail, Key};
+use crate::error::Result;
+use crate::store::{Body, ByteRange};
+use crate::text::{self, Binary, LineWindow, StreamDecoder, StreamError};
+
+/// A long file is read in ranges that grow from the first to the last of these.
+const FIRST_RANGE: u64 = 256 * 1024;
+const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
+
+/// The ways out of `too_large`.
+const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
+const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
+
+impl S3Backend {
+    /// The text of a file, or a window of it.
+    pub(super) async fn text_of(&self, file: &File, window: Option<Window>) -> Result<TextFile> {
+        match &file.content {
+            Content::Text(known) => self.known_text(file, known, window),
+            Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
+            Content::Bytes(bytes) => match Content::of_text(text::decode(bytes.to_vec())) {
+                Content::Text(known) => self.known_text(file, &known, window),
+                Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
+                _ => Err(changed_while_read(&file.path)),
+            },
+            Content::Head(head) => {
+                if window.is_none() {
+                    self.check_size(&file.path, file.meta.size, "bytes of text", WINDOW)?;
+                }
+                self.read_long(file, head, window.unwrap_or_default()).await
+            }
+            Content::Unread => Err(changed_while_read(&file.path)),
+        }
+    }
+
+    fn known_text(&self, file: &File, known: &KnownText, window: Option<Window>) -> Result<TextFile> {
+        let way_out = if window.unwrap_or_default() == Window::default() { WINDOW } else { FEWER_LINES };
+        let window = window.unwrap_or_default();
+        let text = &known.text.content;
+        if window == Window::default() {
+            self.check_size(&file.path, text.len() as u64, "bytes of text", way_out)?;
+            return Ok(TextFile {
+                path: file.path.clone(),
+                content: text.clone(),
+                offset: 0,
+                lines: known.lines,
+                total_lines: Some(known.lines),
+                next_offset: None,
+                encoding: known.text.encoding,
+                size: file.meta.size,
+                modified: file.meta.modified,
+                etag: file.meta.etag.clone(),
+            });
+        }
+        let mut lines = LineWindow::new(window.offset, window.limit);
+        lines.push(text);
+        self.check_size(&file.path, lines.text_bytes() as u64, "bytes of text", way_out)?;
+        let total = Some(known.lines);
+        Ok(text_file(file, window, lines, total, known.text.encoding))
+    }
+
+    /// A window of a file that is too large to keep. It starts as near to the window as an earlier read
+    /// has been, and ends behind it.
+    async fn read_long(&self, file: &File, head: &[u8], window: Window) -> Result<TextFile> {
+        let File { path, key, meta, .. } = file;
+        let mut encoding = text::sniff(head).map_err(|Binary(mime)| binary_file(path, mime, meta.size))?;
+        // Without an ETag nothing tells whether a line index belongs to this version.
+        let etag = meta.etag.as_deref();
+        let index_key = etag.map(|etag| Key::<LineIndex>::new(About::object(key), Detail::named(etag)));
+        let mut index = index_key.as_ref().and_then(|key| self.cache().peek(key)).map(|kept| kept.value);
+        loop {
+            let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
+            let mut lines = LineWindow::new(window.offset, window.limit);
+            let scanned = self.scan(file, head, &known, &mut lines).await;
+            if let (Some(key), Ok(Scan::Done { .. })) = (&index_key, &scanned) {
+                // Kept again, so that it is weighed as it is now.
+                self.cache().put(key, self.cache().moment(key), known.clone());
+            }
+            match scanned? {
+                Scan::Done { ended } => {
+                    if ended {
+                        known.set_lines(lines.lines_seen());
+                    }
+                    let total = known.lines();
+                    return Ok(text_file(file, window, lines, total, known.encoding.name()));
+                }
+                Scan::Binary(Binary(mime)) => return Err(binary_file(path, mime, meta.size)),
+                // Happens once: only UTF-8 can turn out to be something else.
+                Scan::Legacy(legacy) => encoding = legacy,
+            }
+        }
+    }
+
+    /// Reads a file that is too large to keep, up to the end of the window.
+    async fn scan(
+        &self,
+        file: &File,
+        head: &[u8],
+        index: &Arc<LineIndex>,
+        lines: &mut LineWindow,
+    ) -> Result<Scan> {
+        let File { path, meta, .. } = file;
+        let from = index.before(lines.offset()).unwrap_or_default();
+        let mut watcher = Watcher::new(index, from);
+        let (mut decoder, mut piece) = match from.offset {
+            0 => (StreamDecoder::new(index.encoding), Bytes::copy_from_slice(head)),
+            _ => {
+                lines.skip_to(from.line);
+                (StreamDecoder::resumed(index.encoding, from.ascii), Bytes::new())
+            }
+        };
+        let mut at = from.offset;
+        let mut range: Option<Box<Body>> = None;
+        let mut range_bytes = FIRST_RANGE;
+        loop {
+            at += piece.len() as u64;
+            match decoder.decode(&piece, at == meta.size) {
+                Ok(text) => lines.push(&text),
+                Err(StreamError::Binary(binary)) => return Ok(Scan::Binary(binary)),
+                Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
+            }
+            if let Some(watcher) = &mut watcher {
+                watcher.watch(&piece, decoder.is_ascii());
+            }
+            let held = lines.text_bytes() as u64;
+            self.check_size(path, held, "bytes are in this window already", FEWER_LINES)?;
+            if at == meta.size || lines.is_past_the_window() {
+                return Ok(Scan::Done { ended: at == meta.size });
+            }
+            piece = loop {
+                let body = match &mut range {
+                    Some(body) => body,
+                    None => {
+                        // Short ranges first: most windows end soon. Longer ones when there is a long way to go.
+                        let end = meta.size.min(at.saturating_add(range_bytes));
+                        range_bytes = LONGEST_RANGE.min(range_bytes * 2);
+                        range.insert(self.open_part(file, ByteRange { start: at, end: Some(end) }).await?)
+                    }
+                };
+                match body.next(self.store()).await.map_err(|e| e.during("read", path))? {
+                    Some(piece) => break piece,
+                    None => range = None,
+                }
+            };
+        }
+    }
+}
+
+/// How far a scan came.
+enum Scan {
+    Done { ended: bool },
+    Binary(Binary),
+    Legacy(&'static encoding_rs::Encoding),
+}
+
+fn text_file(
+    file: &File,
+    window: Window,
+    lines: LineWindow,
+    total_lines: Option<u64>,
+    encoding: &'static str,
+) -> TextFile {
+    let count = lines.lines();
+    let reached = window.offset.saturating_add(count);
+    let more = total_lines.is_none_or(|total| reached < total);
+    let File { path, meta, .. } = file;
+    TextFile {
+        path: path.clone(),
+        content: lines.into_text(),
+        offset: window.offset,
+        lines: count,
+        total_lines,
+        next_offset: more.then_some(reached),
+        encoding,
+        size: meta.size,
+        modified: meta.modified,
+        etag: meta.etag.clone(),
+    }
+}

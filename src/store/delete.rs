@@ -1,0 +1,135 @@
+//! Deleting: one version of an object, or whatever is there.
+
+use std::sync::atomic::Ordering;
+
+use aws_sdk_s3::types::{Delete, ObjectIdentifier};
+use tokio::time::Instant;
+use tracing::instrument;
+
+use super::bucket::Store;
+use super::clients::Clients;
+use super::failure::{Failure, Outcome};
+use super::object::{Meta, etag_header};
+use super::send::Sending;
+use super::write::{Attempt, pause};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mount::WritableKey;
+
+impl Store {
+    /// Deletes an object if it is this version; one that is gone already is deleted.
+    ///
+    /// `false`: it is another version, and stays.
+    #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
+    pub(crate) async fn delete_version(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
+        let _changing = self.changing([key]);
+        let route = self.route(&[key.as_str()]);
+        let etag = version.etag.as_deref().unwrap_or_default();
+        let mut lost = false;
+        let mut renewed = false;
+        let mut failures = 0;
+        loop {
+            // Where a server may ignore the condition, it is looked at first: what is left of the risk is
+            // the time between two requests.
+            let conditional = self.capabilities.deletes();
+            if !conditional.honored || lost {
+                match self.look(key.key()).await {
+                    Ok(None) => return Ok(true),
+                    // The same content is not the same file, when it was written later.
+                    Ok(Some(seen))
+                        if seen.meta.etag == version.etag
+                            && (!lost || seen.meta.modified == version.modified) => {}
+                    // Perhaps it was deleted, and another came in its place.
+                    Ok(Some(_)) if lost => return Err(Error::uncertain(not_told())),
+                    Ok(Some(_)) => return Ok(false),
+                    Err(error) if lost => return Err(Error::uncertain(error)),
+                    Err(error) => return Err(error),
+                }
+            }
+            let began = Instant::now();
+            let sent = match route.clients().await {
+                Ok((clients, _)) => {
+                    let request = clients
+                        .writer
+                        .delete_object()
+                        .bucket(&*self.name)
+                        .key(key.as_str())
+                        .set_if_match(conditional.supported.then(|| etag_header(etag)));
+                    self.in_time(self.limits.attempt, Box::pin(request.send()), |_| None).await
+                }
+                Err(failure) => Attempt::Failed(failure),
+            };
+            let failure = match sent {
+                Attempt::Done(_) => return Ok(true),
+                Attempt::Failed(failure) => failure,
+            };
+            if !renewed && route.renews(&failure, began) {
+                renewed = true;
+                continue;
+            }
+            if conditional.supported && failure.is_not_implemented() {
+                self.capabilities.forget_deletes();
+                continue;
+            }
+            failures += 1;
+            let exhausted = failures >= self.limits.max_attempts;
+            match failure.outcome() {
+                // A 409 says that another request is under way, and nothing of the version.
+                Outcome::Condition | Outcome::Gone
+                    if !lost && (exhausted || failure.status() != Some(409)) =>
+                {
+                    // A 404 is as good as a deletion.
+                    return Ok(failure.status() == Some(404));
+                }
+                Outcome::Refused if !lost && self.is_missing(key.key(), &failure).await? => {
+                    return Ok(true);
+                }
+                Outcome::Refused if !lost => return Err(self.fail(failure)),
+                Outcome::NotDone if exhausted && !lost => return Err(self.fail(failure)),
+                Outcome::Refused => return Err(Error::uncertain(self.fail(failure))),
+                _ if exhausted => return Err(Error::uncertain(self.fail(failure))),
+                Outcome::Condition | Outcome::Gone | Outcome::NotDone => {}
+                Outcome::Lost => {
+                    self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
+                    lost = true;
+                }
+            }
+            pause(failures).await;
+        }
+    }
+
+    /// Deletes keys, whatever they hold: one request for up to 1,000. Tells how many could not be, and
+    /// why.
+    #[instrument(level = "debug", skip_all, fields(keys = keys.len()))]
+    pub(crate) async fn delete_all(&self, keys: &[WritableKey]) -> Result<Option<(u64, Error)>> {
+        let _changing = self.changing(keys);
+        let object = |key: &WritableKey| ObjectIdentifier::builder().key(key.as_str()).build();
+        let objects: Vec<_> = keys.iter().filter_map(|key| object(key).ok()).collect();
+        let internal = |e| Error::new(ErrorKind::Internal, "the request could not be built").with_source(e);
+        let delete = Delete::builder().set_objects(Some(objects)).quiet(true).build().map_err(internal)?;
+        let send = |clients: &Clients| -> Sending<_, _> {
+            Box::pin(clients.client.delete_objects().bucket(&*clients.bucket).delete(delete.clone()).send())
+        };
+        let all: Vec<&str> = keys.iter().map(WritableKey::as_str).collect();
+        let done = self.plain(&all, send).await.map_err(|error| self.fail(error))?;
+        let errors = done.errors.unwrap_or_default();
+        Ok(errors.first().map(|first| {
+            let failure =
+                Failure::inside(first.code().unwrap_or_default(), first.message().unwrap_or_default());
+            (errors.len() as u64, self.fail(failure))
+        }))
+    }
+
+    /// Deletes one key, whatever it holds, by its name in the URL.
+    pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
+        let _changing = self.changing([key]);
+        let send = |clients: &Clients| -> Sending<_, _> {
+            Box::pin(clients.client.delete_object().bucket(&*clients.bucket).key(key.as_str()).send())
+        };
+        self.plain(&[key.as_str()], send).await.map_err(|error| self.fail(error))?;
+        Ok(())
+    }
+}
+
+fn not_told() -> Error {
+    Error::new(ErrorKind::Conflict, "it was changed meanwhile")
+}
