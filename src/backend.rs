@@ -46,7 +46,7 @@ use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
-use crate::store::{RequestCounts, SessionCredentials, Store};
+use crate::store::{Components, RequestCounts, SessionCredentials, Store};
 
 /// One bucket: the handle that a process shares.
 ///
@@ -75,7 +75,15 @@ impl SkillFs {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when a setting is wrong.
     pub async fn connect(settings: &Settings) -> Result<Self> {
-        let store = Store::connect(settings).await?;
+        Self::connect_with(settings, Components::default()).await
+    }
+
+    /// The same with parts of the program's own: HTTP client, credentials, clock, randomness.
+    ///
+    /// # Errors
+    /// As [`SkillFs::connect`].
+    pub async fn connect_with(settings: &Settings, components: Components) -> Result<Self> {
+        let store = Store::connect(settings, components).await?;
         Ok(Self::over(store, settings))
     }
 

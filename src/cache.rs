@@ -35,7 +35,6 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
 use serde::Serialize;
-use tokio::time::Instant;
 
 pub(crate) use self::access::{Credentials, Evidence, Need, Passed};
 use self::epochs::{Epoch, Epochs};
@@ -43,6 +42,7 @@ use self::eviction::Entries;
 use self::key::Id;
 pub(crate) use self::key::{About, Accept, Cached, Detail, Kept, Key, Libraries};
 use self::single_flight::{Boarding, SingleFlight};
+use crate::ambient::Instant;
 use crate::error::{Error, Result};
 use crate::mount::Tenant;
 

@@ -16,7 +16,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -25,6 +25,7 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use tokio::net::TcpListener;
 
 use self::db::{Db, OpenError};
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The access key that an embedded store accepts.

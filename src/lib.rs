@@ -123,6 +123,7 @@ mod index;
 
 mod config;
 
+mod ambient;
 mod cache;
 
 #[cfg(feature = "embedded")]
@@ -144,6 +145,7 @@ mod doctor;
 #[doc(hidden)]
 pub mod cli;
 
+pub use crate::ambient::{Clock, Randomness};
 pub use crate::backend::{
     Capabilities, Deleted, Edited, FileBytes, FileHits, GlobResult, Grep, GrepLine, GrepResult, NotSearched,
     Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
@@ -165,4 +167,4 @@ pub use crate::skill::{
     AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,
     ResourceKind, Skill, SkillLibrary, Unknown, available_skills, check_folder,
 };
-pub use crate::store::{RequestCounts, SessionCredentials};
+pub use crate::store::{Components, RequestCounts, SessionCredentials};

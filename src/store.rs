@@ -18,6 +18,7 @@
 mod bucket;
 mod capabilities;
 mod clients;
+mod components;
 mod connect;
 mod delete;
 mod failure;
@@ -39,6 +40,7 @@ mod sts;
 mod write;
 
 pub(crate) use self::bucket::Store;
+pub use self::components::Components;
 pub(crate) use self::failure::Reason;
 pub(crate) use self::get::{Body, Expect, Fetched};
 pub(crate) use self::history::{History, Properties, Seen, WriteId};
@@ -50,7 +52,7 @@ pub(crate) use self::object::{ByteRange, Meta};
 pub(crate) use self::parts::all_aborted;
 pub(crate) use self::parts::{LastWork, PartSource, Parts};
 pub use self::sts::SessionCredentials;
-pub(crate) use self::write::{Condition, Payload, Put, Write, pause};
+pub(crate) use self::write::{Condition, Payload, Put, Write};
 
 /// The primitives that `limiter` is built on; the model has shuttle's.
 mod sync {

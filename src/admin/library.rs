@@ -8,7 +8,7 @@ use crate::backend::{S3Backend, Union, View, unusable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Mirror, ReleaseId, Unreadable};
 use crate::mount::Library;
-use crate::store::{Condition, Listed, Meta, WriteId};
+use crate::store::{Condition, Listed, Meta};
 
 /// An object that was read, and the version that it had.
 #[derive(Debug, Clone)]
@@ -179,9 +179,9 @@ pub(super) async fn mirrored_keys(backend: &S3Backend, library: &Library) -> Res
 }
 
 /// An id that nobody else has.
-pub(super) fn fresh_id() -> Result<ReleaseId> {
+pub(super) fn fresh_id(backend: &S3Backend) -> Result<ReleaseId> {
     let internal = |e: String| Error::new(ErrorKind::Internal, e);
-    ReleaseId::parse(WriteId::fresh()?).map_err(internal)
+    ReleaseId::parse(backend.store().fresh_id()?).map_err(internal)
 }
 
 pub(super) fn seconds(time: SystemTime) -> u64 {

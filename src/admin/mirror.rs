@@ -5,7 +5,7 @@
 //! behind; the next push or a repair completes it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -17,12 +17,13 @@ use super::library::{
 use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
 use super::work::{AT_ONCE, PushWatch, WORTH_A_COPY, Work};
+use crate::ambient::Instant;
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Mirror, ReleaseId, Sha256};
 use crate::manifest::skill_file_rank;
 use crate::mount::Library;
-use crate::store::{Meta, pause};
+use crate::store::Meta;
 
 /// How often a key is looked at again when its condition fails.
 const ATTEMPTS: u32 = 5;
@@ -111,7 +112,7 @@ impl<'a> Mirroring<'a> {
                 Err(Overtaken) => {}
             }
             round += 1;
-            pause(round).await;
+            self.backend.store().pause(round).await;
             base = None;
             match read_index(self.backend, self.library).await? {
                 Some(Versioned { value, .. }) if value.is_published() => index = value,
@@ -160,10 +161,13 @@ impl<'a> Mirroring<'a> {
         if started.is_none() && !idle {
             // No release of ours tells others that somebody is writing: the record does.
             let announced = match &mirror {
-                Some(mirror) => Mirror { settled: false, nonce: fresh_id()?, ..mirror.clone() },
-                None => {
-                    Mirror { id: fresh_id()?, nonce: fresh_id()?, settled: false, etags: BTreeMap::new() }
-                }
+                Some(mirror) => Mirror { settled: false, nonce: fresh_id(&self.backend)?, ..mirror.clone() },
+                None => Mirror {
+                    id: fresh_id(&self.backend)?,
+                    nonce: fresh_id(&self.backend)?,
+                    settled: false,
+                    etags: BTreeMap::new(),
+                },
             };
             match self.record(&announced, seen.as_deref()).await? {
                 Some(etag) => seen = Some(etag),
@@ -185,7 +189,7 @@ impl<'a> Mirroring<'a> {
         {
             return Ok(Ok(Mirrored { drift, settled }));
         }
-        let mirror = Mirror { id: index.id.clone(), nonce: fresh_id()?, settled, etags };
+        let mirror = Mirror { id: index.id.clone(), nonce: fresh_id(&self.backend)?, settled, etags };
         Ok(match self.record(&mirror, seen.as_deref()).await? {
             Some(_) => Ok(Mirrored { drift, settled }),
             None => Err(Overtaken),
@@ -237,7 +241,7 @@ impl<'a> Mirroring<'a> {
             let is_base = now.as_ref().map(|now| now.etag.as_str()) == seen;
             match protocol::commit(is_ours, is_base, false) {
                 Commit::Done => return Ok(now.map(|now| now.etag)),
-                Commit::Resend => pause(round).await,
+                Commit::Resend => self.backend.store().pause(round).await,
                 Commit::Lost | Commit::Unknown => return Ok(None),
             }
         }

@@ -5,13 +5,14 @@
 //! grace period stays unreferenced, however late its deletion arrives.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
 use super::library::{read_index, read_record};
 use super::protocol::{self, Retention};
+use crate::ambient::Instant;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::Result;
 use crate::index::Index;

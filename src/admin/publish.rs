@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
@@ -20,11 +20,11 @@ use super::protocol::{self, Commit};
 use super::release::{AdoptedFile, Upload, next_index};
 use super::work::{AT_ONCE, PushWatch, Work};
 use super::{plain, prune};
+use crate::ambient::Instant;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Kind, MAX_BYTES, ReleaseId, Sha256};
 use crate::mount::Library;
-use crate::store::pause;
 
 /// Every so many releases, objects that nothing refers to are pruned.
 const PRUNE_EVERY: u64 = 10;
@@ -114,7 +114,7 @@ impl SkillFs {
         }
         backend.check_conditions(library).await?;
         let mut upload = Upload {
-            id: fresh_id()?,
+            id: fresh_id(&backend)?,
             began: backend.server_time(),
             blobs: BTreeSet::new(),
             files: 0,
@@ -207,7 +207,7 @@ impl SkillFs {
                 return Err(overtaken());
             }
             round += 1;
-            pause(round).await;
+            backend.store().pause(round).await;
             let again = self.plan_task(library, plan.task.clone(), &plan.options).await?;
             if !plan.is_same_change(&again) {
                 return Err(overtaken());
@@ -250,7 +250,7 @@ impl SkillFs {
                 Commit::Lost => return Ok(false),
                 Commit::Resend if Instant::now() < deadline => {
                     round += 1;
-                    pause(round).await;
+                    backend.store().pause(round).await;
                 }
                 Commit::Resend | Commit::Unknown => {
                     let lost = || Error::new(ErrorKind::Conflict, "the index could not be replaced");
@@ -321,7 +321,7 @@ impl SkillFs {
                 .with_hint("try again in an hour"));
             }
             let Index { release, releases, .. } = index.clone();
-            let plain = Index { release, releases, ..Index::new(Kind::Plain, fresh_id()?) };
+            let plain = Index { release, releases, ..Index::new(Kind::Plain, fresh_id(&backend)?) };
             let bytes = encode(&plain, library)?;
             let base = Versioned { value: Arc::new(index), etag, modified };
             if self.swap(&backend, library, &plain, bytes, Some(&base), backend.server_time()).await? {

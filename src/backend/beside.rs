@@ -132,7 +132,7 @@ impl S3Backend {
         content: Bytes,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let properties = new_properties(name, &id);
         self.put_with(key, &id, &properties, content, condition).await
     }
@@ -144,7 +144,7 @@ impl S3Backend {
         content: Bytes,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let properties =
             Properties { content_encoding: Some("gzip".to_owned()), ..new_properties("document.json", &id) };
         self.put_with(key, &id, &properties, content, condition).await
@@ -184,7 +184,7 @@ impl S3Backend {
         let Some(seen) = self.store().look(source).await? else {
             return Err(Error::new(ErrorKind::NotFound, "what was to be copied is not there"));
         };
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let properties = new_properties(name, &id);
         let pieces: Vec<PartSource> = self.copied(source, &seen)?;
         Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {

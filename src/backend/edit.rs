@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -11,12 +10,11 @@ use tracing::instrument;
 use super::S3Backend;
 use super::file::{binary_file, is_directory};
 use super::write::{Written, changed, new_file};
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::mount::{Location, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{
-    ByteRange, Condition, Expect, Fetched, PartSource, Properties, Put, Seen, WriteId, pause,
-};
+use crate::store::{ByteRange, Condition, Expect, Fetched, PartSource, Properties, Put, Seen, WriteId};
 use crate::text::{self, Binary, ReplaceError};
 
 /// A file that was edited.
@@ -137,7 +135,7 @@ impl S3Backend {
         let turn = tokio::time::timeout_at(deadline.into(), queue.lock()).await;
         // Who waited in vain tries once all the same.
         let _turn = turn.ok();
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let mut rounds = 0;
         loop {
             let made = self.change_once(target, key, &change, &id, conditional).await;
@@ -159,7 +157,7 @@ impl S3Backend {
                 });
             }
             rounds += 1;
-            pause(rounds).await;
+            self.store().pause(rounds).await;
         }
     }
 

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
 use super::S3Backend;
 use super::union::{Broken, Union, UnionFile, below_mount};
 use super::view::View;
+use crate::ambient::Instant;
 use crate::cache::{About, Accept, Cached, Detail, Kept, Key, Libraries};
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};

@@ -4,9 +4,10 @@
 //! A quota is a fence, not a lock: what other processes write within the same minute is not seen.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::S3Backend;
+use crate::ambient::Instant;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, Target, WritableKey};

@@ -1,18 +1,17 @@
 //! `delete`: a file, or a directory with all that is in it.
 
-use std::time::Instant;
-
 use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
 use super::pieces::for_each;
 use super::write::busy;
+use crate::ambient::Instant;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath, reads_as_dots};
-use crate::store::{Listed, Lister, pause};
+use crate::store::{Listed, Lister};
 
 /// Keys that cannot be told in XML are deleted one by one, so many at once.
 const ONE_BY_ONE: usize = 16;
@@ -84,7 +83,7 @@ impl S3Backend {
                 return Err(busy(&path));
             }
             rounds += 1;
-            pause(rounds).await;
+            self.store().pause(rounds).await;
         }
         Ok(Deleted { path, objects: 1, left: 0 })
     }

@@ -18,7 +18,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, Lister, Meta, Properties, Put, Seen, WriteId, pause};
+use crate::store::{Condition, Lister, Meta, Properties, Put, Seen, WriteId};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -253,7 +253,7 @@ impl S3Backend {
         overwrite: Overwrite,
         grows: bool,
     ) -> Result<Copied> {
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let _turn = match grows {
             true => self.quota_turn(&item.target).await,
             false => None,
@@ -302,7 +302,7 @@ impl S3Backend {
                 break;
             }
             // The source was changed between the look and the copy.
-            pause(attempt).await;
+            self.store().pause(attempt).await;
         }
         Err(Error::new(ErrorKind::Conflict, format!("`{}` keeps changing while it is copied", item.path))
             .at(&item.path)

@@ -1,7 +1,6 @@
 //! `write`, whole or as a stream, and the batches.
 
 use std::io;
-use tokio::time::Instant;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -10,10 +9,11 @@ use tracing::instrument;
 
 use super::pieces::Reader;
 use super::{FileBytes, S3Backend};
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, History, Payload, Properties, Put, Write, WriteId, pause};
+use crate::store::{Condition, History, Payload, Properties, Put, Write, WriteId};
 
 /// Items of a batch that are under way at once.
 const BATCH: usize = 32;
@@ -146,7 +146,7 @@ impl S3Backend {
     }
 
     async fn honors_conditions(&self, target: &Target) -> Result<bool> {
-        let probe = || Ok(target.probe(&format!(".skillfs-probe-{}", WriteId::new()?.as_str())));
+        let probe = || Ok(target.probe(&format!(".skillfs-probe-{}", self.store().write_id()?.as_str())));
         let honors = self.store().conditional_writes(probe).await;
         honors.map_err(|e| e.during("write", &target.path))
     }
@@ -259,7 +259,7 @@ impl S3Backend {
         let _turn = self.quota_turn(key).await;
         let old = self.replaced(&target.path, key).await?;
         let room = self.room(target, &target.path, size, old).await?;
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
         let write =
             Write { key, id: &id, payload: Payload::Bytes(content), condition, properties: &properties };
@@ -284,7 +284,7 @@ impl S3Backend {
                 return Err(busy(path));
             }
             rounds += 1;
-            pause(rounds).await;
+            self.store().pause(rounds).await;
         }
     }
 
@@ -303,7 +303,7 @@ impl S3Backend {
         if reader.is_ended() {
             return self.write_once(target, key, reader.into_bytes(), mode, condition).await;
         }
-        let id = WriteId::new()?;
+        let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
         let _turn = self.quota_turn(key).await;
         let parts = self.store().start_parts(key, &properties).await;

@@ -10,9 +10,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::access::Need;
+use crate::ambient::Instant;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Directory, ObjectKey};

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use super::admin_args::Import;
 use super::args::Global;
@@ -14,6 +13,7 @@ use super::prompt::{ask, is_interactive};
 use super::publish::{Work, into, options_of, source_options};
 use super::terminal::plural;
 use crate::admin::{NewLibrary, NewSkill, PushOptions};
+use crate::ambient::Ambient;
 use crate::backend::SkillFs;
 use crate::error::Result;
 use crate::mount::Library;
@@ -37,7 +37,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
         let confirm = |skill: &str, capabilities: &[String]| {
             interactive && ask(&format!("`{skill}` asks for {}. Take it?", capabilities.join(", ")))
         };
-        let mut options = ImportOptions::new(SystemTime::now());
+        let mut options = ImportOptions::new(Ambient::default().now());
         options.translate_tools = translate;
         options.with_scripts = scripts;
         options.trust = trust;

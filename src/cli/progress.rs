@@ -3,12 +3,12 @@
 //! A bar that is not shown (no terminal, `--quiet`, `--json`) takes the same calls and draws nothing.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::terminal::size;
 use crate::admin::PushProgress;
+use crate::ambient::Instant;
 
 /// Long work on its way.
 pub(super) struct Progress(ProgressBar);

@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::ThreadId;
 use crate::mount::{Access, Grants, Library, Mounts, Session, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{LastWork, Reason, Store, Trouble, WriteId};
+use crate::store::{LastWork, Reason, Store, Trouble};
 
 /// What a look at one place found.
 pub(super) struct Rights {
@@ -37,8 +37,8 @@ pub(super) async fn role(backend: &S3Backend) -> Check {
 }
 
 /// A name that nobody has.
-fn probe_name() -> Result<String> {
-    Ok(format!(".skillfs-doctor-{}", WriteId::new()?.as_str()))
+fn probe_name(store: &Store) -> Result<String> {
+    Ok(format!(".skillfs-doctor-{}", store.fresh_id()?))
 }
 
 pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Rights {
@@ -106,7 +106,7 @@ fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) 
 async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, line: &mut Line) -> Check {
     let prefix = place.directory.prefix().as_str();
     let there = found.and_then(|key| place.directory.file(key)).map(|(_, key)| key);
-    let key = match (&there, probe_name()) {
+    let key = match (&there, probe_name(store)) {
         (Some(key), _) => key.clone(),
         (None, Ok(name)) => place.directory.absent(&name),
         (None, Err(error)) => return Check::failed("read", &error),
@@ -135,7 +135,7 @@ async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, l
 }
 
 async fn write(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Check {
-    let key = match (mounts.target(&place.mount), probe_name()) {
+    let key = match (mounts.target(&place.mount), probe_name(store)) {
         (Ok(target), Ok(name)) => target.probe(&name),
         (Err(error), _) | (_, Err(error)) => return Check::failed("write", &error),
     };
@@ -338,9 +338,9 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
         }
     }
     // A thread that nobody has.
-    let thread = ThreadId::parse(&format!("skillfs-doctor-{}", WriteId::new()?.as_str()))?;
+    let thread = ThreadId::parse(&format!("skillfs-doctor-{}", store.fresh_id()?))?;
     let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
-    let other = mounts.target(&VirtualPath::top_level("workspace"))?.probe(&probe_name()?);
+    let other = mounts.target(&VirtualPath::top_level("workspace"))?.probe(&probe_name(store)?);
     if !line.broken {
         found.note("it may read in another thread", store.try_read(other.key()).await, line);
     }
@@ -354,8 +354,8 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
     let mut closed = Vec::new();
     for library in libraries {
         let records = format!("it may write below `{}`", library.records().as_str());
-        closed.push((records, library.probe_named(&probe_name()?[1..])));
-        let (_, file) = library.file(&probe_name()?)?;
+        closed.push((records, library.probe_named(&probe_name(store)?[1..])));
+        let (_, file) = library.file(&probe_name(store)?)?;
         closed.push((format!("it may write to {library}"), file));
     }
     let grants = Grants { workspace: Access::ReadWrite, ticket: Access::ReadWrite };
@@ -364,7 +364,7 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
         if mount.access() == Access::ReadOnly
             && let Ok(target) = granted.target(mount.path())
         {
-            closed.push((format!("it may write to `{}`", mount.path()), target.probe(&probe_name()?)));
+            closed.push((format!("it may write to `{}`", mount.path()), target.probe(&probe_name(store)?)));
         }
     }
     for (what, key) in closed {

@@ -8,7 +8,6 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use redb::backends::InMemoryBackend;
@@ -19,6 +18,7 @@ use redb::{
 use s3s::crypto::{Checksum as _, Md5};
 
 pub(super) use self::listing::{After, ListItem, ListQuery};
+use crate::ambient::{Ambient, unix_seconds};
 
 /// Values lie in pieces of this size, so that no reader or writer holds a whole one.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -203,7 +203,7 @@ impl Db {
 
     /// The time by its own clock, in whole seconds, as S3 has them.
     pub(super) fn now(&self) -> u64 {
-        let machine = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let machine = unix_seconds(Ambient::default().now());
         machine + self.ahead.load(Ordering::Relaxed)
     }
 

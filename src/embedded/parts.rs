@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use super::db::Attributes;
 use super::upload::Part;
+use crate::ambient::Ambient;
 
 /// One upload.
 pub(super) struct Upload {
@@ -32,7 +33,7 @@ impl Uploads {
 
     pub(super) fn start(&self, bucket: String, key: String, attributes: Attributes) -> String {
         let number = self.last.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let started = SystemTime::now();
+        let started = Ambient::default().now();
         let since = started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         // No id of an earlier process comes again.
         let id = format!("{since:x}-{number:x}");

@@ -1,7 +1,6 @@
 //! The S3 operations, on top of [`Db`].
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use futures_util::{StreamExt, stream};
 use http::HeaderMap;
@@ -17,6 +16,7 @@ use super::headers::{
 use super::pages::{self, MAX_KEYS};
 use super::parts::Uploads;
 use super::upload::{Sealed, Upload};
+use crate::ambient::Ambient;
 
 /// The largest object that a single PUT may make, as on S3.
 const MAX_PUT_BYTES: u64 = 5 * 1024 * 1024 * 1024;
@@ -333,7 +333,7 @@ impl S3 for Service {
         let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
         let result = CopyPartResult {
             e_tag: Some(e_tag),
-            last_modified: Some(Timestamp::from(SystemTime::now())),
+            last_modified: Some(Timestamp::from(Ambient::default().now())),
             ..CopyPartResult::default()
         };
         Ok(S3Response::new(UploadPartCopyOutput {

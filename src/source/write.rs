@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::scan::sum;
-use super::{SkillFiles, SourceFile, check_name, failed, hex};
+use super::{SkillFiles, SourceFile, check_name, failed};
+use crate::ambient::Ambient;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What happens to files that are there and say something else.
@@ -141,9 +142,7 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
         return Err(Error::new(ErrorKind::Conflict, format!("the folder of `{name}` was removed meanwhile"))
             .with_hint("write it again when nobody else does"));
     };
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    let temporary = folder.join(format!(".skillfs-{}.tmp", hex(&random)));
+    let temporary = folder.join(format!(".skillfs-{}.tmp", Ambient::default().id()?));
     let result = put(&temporary, file).and_then(|()| {
         // On a disk that knows no case, a file that was not there may be by now.
         if !replace && path.symlink_metadata().is_ok() {

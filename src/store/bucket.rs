@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tokio::time::Instant;
-
 use super::capabilities::Capabilities;
 use super::clients::Clients;
 use super::failure::Failure;
 use super::hedge::Hedges;
+use super::history::WriteId;
 use super::intercept::{Counters, RequestCounts, ServerClock};
 use super::limiter::Limiter;
 use super::scope::{Scope, Scopes, SessionScopes};
 use super::sts::{Granted, SessionCredentials};
+use crate::ambient::{Ambient, Instant};
 use crate::cache::{Cache, Passed, TenantCache};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Mounts, Tenant, WritableKey};
@@ -49,6 +49,7 @@ pub(crate) struct Bucket {
     pub(super) endpoint: Option<String>,
     pub(super) counters: Counters,
     pub(super) limits: Limits,
+    pub(super) ambient: Ambient,
     pub(super) clock: ServerClock,
     /// Writes that were not answered, and may still arrive.
     pub(super) unanswered_writes: AtomicU64,
@@ -169,6 +170,21 @@ impl Bucket {
     /// The largest content that is sent in one request.
     pub(crate) fn single_put_bytes(&self) -> u64 {
         self.limits.part_bytes * 2
+    }
+
+    /// An id that no other write has.
+    pub(crate) fn write_id(&self) -> Result<WriteId> {
+        WriteId::new(&self.ambient)
+    }
+
+    /// A name that nobody else has.
+    pub(crate) fn fresh_id(&self) -> Result<String> {
+        self.ambient.id()
+    }
+
+    /// Waits before the next attempt: longer each time, and never the same.
+    pub(crate) async fn pause(&self, failures: u32) {
+        tokio::time::sleep(self.ambient.backoff(failures)).await;
     }
 
     /// For how many scopes credentials are held.

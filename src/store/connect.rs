@@ -14,7 +14,7 @@ use aws_config::{BehaviorVersion, SdkConfig};
 use aws_sdk_s3::config::endpoint::{DefaultResolver, Endpoint, EndpointFuture, Params, ResolveEndpoint};
 use aws_sdk_s3::config::retry::{RetryPartition, TokenBucket};
 use aws_sdk_s3::config::{
-    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedHttpClient,
+    Credentials, Region, RequestChecksumCalculation, ResponseChecksumValidation,
     StalledStreamProtectionConfig,
 };
 use aws_smithy_http_client::tls;
@@ -23,11 +23,13 @@ use tokio::sync::Semaphore;
 use super::bucket::{Bucket, Limits, Store};
 use super::capabilities::Capabilities;
 use super::clients::Blueprint;
+use super::components::Components;
 use super::hedge::Hedges;
 use super::intercept::{Counters, ServerClock, Watcher};
 use super::limiter::Limiter;
 use super::scope::Scopes;
 use super::sts::{MOST_CALLS, Sts};
+use crate::ambient::Ambient;
 use crate::cache::Cache;
 use crate::config::{
     Role, Settings, StaticCredentials, Timeouts, check_aws_variables, check_region, sts_endpoint,
@@ -61,29 +63,24 @@ fn retry_budget() -> TokenBucket {
 impl Store {
     /// Reads the AWS chain and builds the client. Sends nothing to S3; the chain may ask an
     /// instance for its region.
-    pub(crate) async fn connect(settings: &Settings) -> Result<Self> {
+    pub(crate) async fn connect(settings: &Settings, components: Components) -> Result<Self> {
         settings.check()?;
-        if settings.credentials.is_none() {
+        if settings.credentials.is_none() && components.credentials.is_none() {
             check_aws_variables()?;
         }
-        let http = aws_smithy_http_client::Builder::new()
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_max_idle_per_host(settings.max_idle_connections)
-            .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
-            .build_https();
-        Self::with_http_client(settings, http, false).await
-    }
-
-    pub(super) async fn with_http_client(
-        settings: &Settings,
-        http: SharedHttpClient,
-        embedded: bool,
-    ) -> Result<Self> {
-        Self::over(settings, &Self::chain(settings, http).await, embedded)
+        let chain = Self::chain(settings, &components).await;
+        Self::over(settings, &chain, components.ambient, false)
     }
 
     /// What settings and the AWS chain say together.
-    pub(super) async fn chain(settings: &Settings, http: SharedHttpClient) -> SdkConfig {
+    async fn chain(settings: &Settings, components: &Components) -> SdkConfig {
+        let http = components.http.clone().unwrap_or_else(|| {
+            aws_smithy_http_client::Builder::new()
+                .pool_idle_timeout(POOL_IDLE)
+                .pool_max_idle_per_host(settings.max_idle_connections)
+                .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
+                .build_https()
+        });
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         loader = match (&settings.region, &settings.endpoint_url) {
             (Some(region), _) => loader.region(Region::new(region.clone())),
@@ -99,6 +96,9 @@ impl Store {
         if let Some(url) = &settings.endpoint_url {
             loader = loader.endpoint_url(url);
         }
+        if let Some(provider) = &components.credentials {
+            loader = loader.credentials_provider(provider.clone());
+        }
         if let Some(credentials) = &settings.credentials {
             loader = loader
                 .credentials_provider(Credentials::from(credentials.clone()))
@@ -113,12 +113,12 @@ impl Store {
         }
     }
 
-    pub(super) fn over(settings: &Settings, chain: &SdkConfig, embedded: bool) -> Result<Self> {
+    fn over(settings: &Settings, chain: &SdkConfig, ambient: Ambient, embedded: bool) -> Result<Self> {
         if let Some(region) = chain.region() {
             check_region(region.as_ref())?;
         }
         let counters = Counters::default();
-        let clock = if embedded { ServerClock::ours() } else { ServerClock::unknown() };
+        let clock = ServerClock::new(ambient.clone(), embedded);
         let Timeouts { attempt, operation, .. } = settings.timeouts;
         let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
         let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
@@ -160,7 +160,7 @@ impl Store {
         let blueprint = Blueprint { config, bucket: name.clone(), reading, writing };
         let own = Arc::new(blueprint.clients(None));
         let scopes = settings.role.as_ref().map(|role| {
-            let sts = sts(settings, role, chain, &counters);
+            let sts = sts(settings, role, chain, &counters, &ambient);
             Scopes::new(sts, Arc::new(blueprint))
         });
         // AWS and the embedded store honor every condition.
@@ -180,6 +180,7 @@ impl Store {
                 part_bytes: settings.part_bytes,
                 single_copy_bytes: settings.single_copy_bytes,
             },
+            ambient,
             clock,
             unanswered_writes: AtomicU64::new(0),
             capabilities: Capabilities::new(settings.server, honors_all),
@@ -191,9 +192,9 @@ impl Store {
 }
 
 /// STS, over the same connections and on the credentials of this process.
-fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters) -> Sts {
+fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters, ambient: &Ambient) -> Sts {
     let endpoint = sts_endpoint(role, chain.endpoint_url());
-    let clock = ServerClock::unknown();
+    let clock = ServerClock::new(ambient.clone(), false);
     // It is told once a call: credentials are rare.
     let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
     let mut config = aws_sdk_sts::config::Builder::from(chain);
@@ -266,14 +267,14 @@ mod in_process {
     //! The embedded store spoken to without a socket: the same client, the same protocol.
 
     use aws_sdk_s3::config::http::{HttpRequest, HttpResponse};
-    use aws_sdk_s3::config::{HttpClient, RuntimeComponents, SharedHttpClient};
+    use aws_sdk_s3::config::{HttpClient, RuntimeComponents};
     use aws_sdk_s3::error::ConnectorError;
     use aws_sdk_s3::primitives::SdkBody;
     use aws_smithy_runtime_api::client::http::{
         HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
     };
 
-    use super::{EMBEDDED_HOST as HOST, Result, Settings, StaticCredentials, Store};
+    use super::{Components, EMBEDDED_HOST as HOST, Result, Settings, StaticCredentials, Store};
     use crate::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 
     impl Store {
@@ -281,8 +282,9 @@ mod in_process {
             settings.endpoint_url = Some(format!("http://{HOST}"));
             settings.region = Some("us-east-1".to_owned());
             settings.credentials = Some(StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
-            let http = SharedHttpClient::new(InProcess(embedded.clone()));
-            Self::with_http_client(&settings, http, true).await
+            let components = Components::default().http_client(InProcess(embedded.clone()));
+            let chain = Self::chain(&settings, &components).await;
+            Self::over(&settings, &chain, components.ambient, true)
         }
     }
 

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
-use tokio::time::Instant;
 use tracing::instrument;
 
 use super::bucket::Store;
@@ -11,7 +10,8 @@ use super::clients::Clients;
 use super::failure::{Failure, Outcome};
 use super::object::{Meta, etag_header};
 use super::send::Sending;
-use super::write::{Attempt, pause};
+use super::write::Attempt;
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::WritableKey;
 
@@ -93,7 +93,7 @@ impl Store {
                     lost = true;
                 }
             }
-            pause(failures).await;
+            self.pause(failures).await;
         }
     }
 

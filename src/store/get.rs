@@ -9,7 +9,6 @@ use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::{Buf, Bytes};
 use sha2::Digest as _;
-use tokio::time::Instant;
 use tracing::{Instrument, instrument};
 
 use super::bucket::Store;
@@ -18,6 +17,7 @@ use super::failure::{Failure, corrupt};
 use super::history::{Properties, Seen};
 use super::object::{ByteRange, Meta, etag_header, etag_token, length, parse_content_range};
 use super::send::{About, Sending};
+use crate::ambient::Instant;
 use crate::cache::Passed;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Sha256;

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::object::Meta;
-use crate::error::{Error, ErrorKind, Result};
+use crate::ambient::Ambient;
+use crate::error::Result;
 
 /// The name in the metadata: `x-amz-meta-skillfs-writes`.
 const NAME: &str = "skillfs-writes";
@@ -20,19 +21,8 @@ const MAX_METADATA_BYTES: usize = 2048;
 pub(crate) struct WriteId(String);
 
 impl WriteId {
-    /// 72 random bits.
-    pub(crate) fn new() -> Result<Self> {
-        const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let mut random = [0; 12];
-        getrandom::fill(&mut random).map_err(|e| {
-            Error::new(ErrorKind::Internal, "this machine gives no random numbers").with_source(e)
-        })?;
-        Ok(Self(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect()))
-    }
-
-    /// One as text, for what is no write of an object.
-    pub(crate) fn fresh() -> Result<String> {
-        Ok(Self::new()?.0)
+    pub(crate) fn new(ambient: &Ambient) -> Result<Self> {
+        Ok(Self(ambient.id()?))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -145,7 +135,8 @@ mod tests {
 
     #[test]
     fn ids_survive_the_writes_of_others() {
-        let (mine, other) = (WriteId::new().unwrap(), WriteId::new().unwrap());
+        let (mine, other) =
+            (WriteId::new(&Ambient::default()).unwrap(), WriteId::new(&Ambient::default()).unwrap());
         let history = History::default().grown(&mine, &meta("e0")).grown(&other, &meta("e1"));
         assert!(history.contains(mine.as_str()) && history.contains("@e0"));
         assert!(history.ends_with(&other) && !history.ends_with(&mine));
@@ -161,7 +152,7 @@ mod tests {
             let mut history = History::default();
             let mut ids = Vec::new();
             for _ in 0..300 {
-                let id = WriteId::new().unwrap();
+                let id = WriteId::new(&Ambient::default()).unwrap();
                 history = history.grown(&id, &meta("e"));
                 ids.push(id);
                 let mut all = history.put_into(&metadata);

@@ -18,6 +18,7 @@ use super::bucket::{Bucket, Store};
 use super::connect::EMBEDDED_HOST;
 use super::failure::{Failure, Reason};
 use super::list::decode_listed;
+use crate::ambient::{Ambient, unix_seconds};
 use crate::error::Error;
 use crate::mount::{KeyPrefix, ObjectKey, WritableKey};
 
@@ -52,12 +53,15 @@ pub(crate) struct Heard {
 }
 
 /// Listens to one request and its answer.
-#[derive(Debug, Clone, Default)]
-struct Listener(Arc<Mutex<Heard>>);
+#[derive(Debug, Clone)]
+struct Listener {
+    heard: Arc<Mutex<Heard>>,
+    ambient: Ambient,
+}
 
 impl Listener {
     fn heard(&self) -> Heard {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -73,7 +77,7 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.request().headers();
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((key, region)) = headers.get("authorization").and_then(scope) {
             let end = key.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
             heard.key_end = Some(key[end..].to_owned());
@@ -90,9 +94,9 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.response().headers();
-        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.bucket_region = headers.get("x-amz-bucket-region").map(str::to_owned);
-        heard.ahead = headers.get("date").and_then(ahead);
+        heard.ahead = headers.get("date").and_then(|date| ahead(date, self.ambient.now()));
         Ok(())
     }
 }
@@ -106,10 +110,9 @@ fn scope(authorization: &str) -> Option<(&str, &str)> {
     Some((parts.nth(1)?, region))
 }
 
-fn ahead(date: &str) -> Option<i64> {
+fn ahead(date: &str, now: SystemTime) -> Option<i64> {
     let there = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
-    let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-    Some(there.secs().saturating_sub(i64::try_from(here.as_secs()).ok()?))
+    Some(there.secs().saturating_sub(i64::try_from(unix_seconds(now)).ok()?))
 }
 
 impl Bucket {
@@ -128,7 +131,7 @@ impl Store {
     /// One GetBucketVersioning. Its refusals say why, which those of a HeadBucket cannot.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn versioning(&self) -> (Result<Versioning, Trouble>, Heard) {
-        let listener = Listener::default();
+        let listener = Listener { heard: Arc::default(), ambient: self.ambient.clone() };
         let clients = match self.route(&[]).clients().await {
             Ok((clients, _)) => clients,
             Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
@@ -149,7 +152,7 @@ impl Store {
     /// One HeadBucket.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn head_bucket(&self) -> (Result<(), Trouble>, Heard) {
-        let listener = Listener::default();
+        let listener = Listener { heard: Arc::default(), ambient: self.ambient.clone() };
         let clients = match self.route(&[]).clients().await {
             Ok((clients, _)) => clients,
             Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
@@ -250,7 +253,7 @@ mod tests {
 
     #[test]
     fn dates_are_compared_with_ours() {
-        assert!(ahead("Mon, 16 Nov 1970 15:20:00 GMT").unwrap() < -1_000_000_000);
-        assert_eq!(ahead("yesterday"), None);
+        assert!(ahead("Mon, 16 Nov 1970 15:20:00 GMT", Ambient::default().now()).unwrap() < -1_000_000_000);
+        assert_eq!(ahead("yesterday", SystemTime::UNIX_EPOCH), None);
     }
 }

@@ -15,6 +15,8 @@ use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
 use aws_smithy_runtime_api::client::orchestrator::Metadata;
 use serde::Serialize;
 
+use crate::ambient::{Ambient, unix_seconds};
+
 /// How many requests were sent, by operation. An attempt that was retried counts again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -99,6 +101,7 @@ impl Counters {
 /// What time it is at the server: how far it is ahead, and in which of our seconds it was last heard.
 #[derive(Debug, Clone)]
 pub(super) struct ServerClock {
+    ambient: Ambient,
     ahead: Arc<AtomicI64>,
     heard_in: Arc<AtomicU64>,
     /// How far a test has set it.
@@ -109,21 +112,16 @@ pub(super) struct ServerClock {
 const UNKNOWN: i64 = i64::MIN;
 
 impl ServerClock {
-    pub(super) fn unknown() -> Self {
-        Self { ahead: Arc::new(AtomicI64::new(UNKNOWN)), heard_in: Arc::default(), set_ahead: Arc::default() }
-    }
-
-    /// A server in this process.
-    pub(super) fn ours() -> Self {
-        Self { ahead: Arc::new(AtomicI64::new(0)), ..Self::unknown() }
+    /// That of a server in this process is known: it is ours.
+    pub(super) fn new(ambient: Ambient, is_ours: bool) -> Self {
+        let ahead = Arc::new(AtomicI64::new(if is_ours { 0 } else { UNKNOWN }));
+        Self { ambient, ahead, heard_in: Arc::default(), set_ahead: Arc::default() }
     }
 
     /// An answer told the time.
     fn heard(&self, date: Option<&str>) {
-        let seconds =
-            || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map(|since| since.as_secs());
         // It is told in whole seconds: once in each is enough.
-        let Ok(here) = seconds() else { return };
+        let here = unix_seconds(self.ambient.now());
         if self.heard_in.swap(here, Ordering::Relaxed) == here
             && self.ahead.load(Ordering::Relaxed) != UNKNOWN
         {
@@ -142,14 +140,14 @@ impl ServerClock {
 
     /// Ours, where it is not known.
     pub(super) fn now_or_ours(&self) -> SystemTime {
-        self.now().unwrap_or_else(SystemTime::now)
+        self.now().unwrap_or_else(|| self.ambient.now())
     }
 
     /// `None` when it is not known.
     pub(super) fn now(&self) -> Option<SystemTime> {
         let ahead = Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
         let by = Duration::from_secs(ahead.unsigned_abs());
-        let now = SystemTime::now() + Duration::from_secs(self.set_ahead.load(Ordering::Relaxed));
+        let now = self.ambient.now() + Duration::from_secs(self.set_ahead.load(Ordering::Relaxed));
         if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) }
     }
 }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
 use bytes::Bytes;
-use tokio::time::Instant;
 use tracing::instrument;
 
 use super::bucket::Store;
 use super::failure::{Failure, Outcome, corrupt};
 use super::history::Properties;
 use super::object::etag_header;
-use super::write::{Payload, pause};
+use super::write::Payload;
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -247,7 +247,7 @@ impl Store {
             if !again || failures >= self.limits.max_attempts {
                 return Err(self.fail(failure));
             }
-            pause(failures).await;
+            self.pause(failures).await;
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Finding out whether the server honors conditional writes.
 
 use aws_sdk_s3::primitives::ByteStream;
-use tokio::time::Instant;
 use tracing::instrument;
 
 use super::bucket::Store;
 use super::failure::Outcome;
-use super::write::{Attempt, pause};
+use super::write::Attempt;
+use crate::ambient::Instant;
 use crate::error::Result;
 use crate::mount::WritableKey;
 
@@ -58,7 +58,7 @@ impl Store {
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
                 Outcome::NotDone | Outcome::Lost if failures < self.limits.max_attempts => {
-                    pause(failures).await
+                    self.pause(failures).await
                 }
                 _ => {
                     // It may be there all the same; what cannot be taken away now stays.

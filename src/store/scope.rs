@@ -19,10 +19,10 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use moka::policy::EvictionPolicy;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::clients::{Blueprint, Clients};
 use super::sts::{Granted, ScopeId, SessionCredentials, Sts};
+use crate::ambient::Instant;
 use crate::cache::{Credentials, Evidence, Passed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Reach;

@@ -7,13 +7,13 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::bucket::{Bucket, Store};
 use super::clients::Clients;
 use super::failure::Failure;
 use super::hedge::{Hedge, Hedges};
+use crate::ambient::Instant;
 use crate::cache::Passed;
 use crate::mount::Tenant;
 

@@ -8,10 +8,10 @@ use aws_sdk_sts::operation::assume_role::AssumeRoleOutput;
 use aws_sdk_sts::types::Tag;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::intercept::ServerClock;
+use crate::ambient::Instant;
 use crate::cache::Evidence;
 use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};

@@ -8,13 +8,13 @@ use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, MetadataDirective};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio::time::Instant;
 use tracing::instrument;
 
 use super::bucket::Store;
 use super::failure::{Failure, Outcome};
 use super::history::{Properties, Seen, WriteId};
 use super::object::{etag_header, etag_token};
+use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
@@ -182,19 +182,20 @@ impl Store {
                 }
                 outcome => outcome,
             };
-            let reason = match (lost.take(), outcome) {
-                (None, Outcome::Condition) => return Ok(Put::Overtaken),
-                (None, Outcome::Refused) if self.has_gone(write, &condition, &failure).await? => {
-                    return Ok(Put::Overtaken);
+            let reason = match after_failure(lost.is_some(), outcome, exhausted) {
+                AfterFailure::Overtaken => return Ok(Put::Overtaken),
+                AfterFailure::Fail if outcome == Outcome::Refused => {
+                    return match self.has_gone(write, &condition, &failure).await? {
+                        true => Ok(Put::Overtaken),
+                        false => Err(self.fail(failure)),
+                    };
                 }
-                (None, Outcome::Gone | Outcome::Refused) => return Err(self.fail(failure)),
-                (None, Outcome::NotDone) if exhausted => return Err(self.fail(failure)),
-                (None, Outcome::NotDone) => {
-                    pause(failures).await;
+                AfterFailure::Fail => return Err(self.fail(failure)),
+                AfterFailure::Resend => {
+                    self.pause(failures).await;
                     continue;
                 }
-                (None, Outcome::Lost) => self.fail(failure),
-                (Some(reason), _) => reason,
+                AfterFailure::Look => lost.take().unwrap_or_else(|| self.fail(failure)),
             };
             tracing::debug!("looking whether a write took effect: {}", reason.message());
             let seen = match self.look(write.key.key()).await {
@@ -203,22 +204,20 @@ impl Store {
             };
             // As the server told the time with what was seen.
             let started = self.clock.now().and_then(|now| now.checked_sub(began.elapsed()));
-            match verdict(seen.as_ref(), write, started) {
-                Verdict::Done(etag) => return Ok(Put::Done { etag }),
-                Verdict::Overtaken => return Ok(Put::Overtaken),
-                Verdict::Unknowable => return Err(Error::uncertain(reason)),
-                // The upload is gone, and the object is not there.
-                Verdict::NotYet if outcome == Outcome::Gone => return Err(Error::uncertain(reason)),
-                Verdict::NotYet if exhausted && under_way => return Err(Error::uncertain(reason)),
-                Verdict::NotYet if exhausted => return Err(reason),
-                Verdict::NotYet if write.condition == Condition::Always => {
+            let verdict = verdict(seen.as_ref(), write.id, &write.condition, started);
+            match after_look(verdict, outcome, exhausted, under_way) {
+                AfterLook::Done(etag) => return Ok(Put::Done { etag }),
+                AfterLook::Overtaken => return Ok(Put::Overtaken),
+                AfterLook::Uncertain => return Err(Error::uncertain(reason)),
+                AfterLook::Fail => return Err(reason),
+                AfterLook::Resend if write.condition == Condition::Always => {
                     // Sent again, it overwrites only what was seen.
                     condition = Condition::unchanged(seen.as_ref())?;
                 }
-                Verdict::NotYet => {}
+                AfterLook::Resend => {}
             }
             lost = Some(reason);
-            pause(failures).await;
+            self.pause(failures).await;
         }
     }
 
@@ -346,23 +345,59 @@ impl Store {
     }
 }
 
-/// How long to wait before the next attempt: longer each time, and never the same.
-pub(crate) async fn pause(failures: u32) {
-    const FIRST: Duration = Duration::from_millis(25);
-    const LONGEST: Duration = Duration::from_secs(1);
-    let most = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
-    let mut random = [0; 4];
-    // Without random numbers it is the longest pause.
-    let part = getrandom::fill(&mut random)
-        .map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
-    tokio::time::sleep(most.mul_f64(part)).await;
+/// What to do about an attempt that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AfterFailure {
+    /// Its condition does not hold.
+    Overtaken,
+    Fail,
+    Resend,
+    /// An answer was lost, now or before: only the object tells.
+    Look,
 }
 
-fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: Option<SystemTime>) -> Verdict {
+fn after_failure(answer_was_lost: bool, outcome: Outcome, exhausted: bool) -> AfterFailure {
+    match outcome {
+        _ if answer_was_lost => AfterFailure::Look,
+        Outcome::Lost => AfterFailure::Look,
+        Outcome::Condition => AfterFailure::Overtaken,
+        Outcome::Gone | Outcome::Refused => AfterFailure::Fail,
+        Outcome::NotDone if exhausted => AfterFailure::Fail,
+        Outcome::NotDone => AfterFailure::Resend,
+    }
+}
+
+/// What to do after a look at the object.
+#[derive(Debug, PartialEq, Eq)]
+enum AfterLook {
+    Done(Option<String>),
+    Overtaken,
+    /// It surely had no effect.
+    Fail,
+    /// It may have had one, or still have it.
+    Uncertain,
+    Resend,
+}
+
+fn after_look(verdict: Verdict, outcome: Outcome, exhausted: bool, under_way: bool) -> AfterLook {
+    match verdict {
+        Verdict::Done(etag) => AfterLook::Done(etag),
+        Verdict::Overtaken => AfterLook::Overtaken,
+        Verdict::Unknowable => AfterLook::Uncertain,
+        // The upload is gone, and the object is not there.
+        Verdict::NotYet if outcome == Outcome::Gone => AfterLook::Uncertain,
+        Verdict::NotYet if exhausted && under_way => AfterLook::Uncertain,
+        Verdict::NotYet if exhausted => AfterLook::Fail,
+        Verdict::NotYet => AfterLook::Resend,
+    }
+}
+
+/// What an object tells about a write whose answer was lost. `started` is when the write began, by the server's clock.
+fn verdict(seen: Option<&Seen>, id: &WriteId, condition: &Condition, started: Option<SystemTime>) -> Verdict {
     if let Some(seen) = seen
-        && seen.properties.history.contains(write.id.as_str())
+        && seen.properties.history.contains(id.as_str())
     {
-        let newest = seen.properties.history.ends_with(write.id);
+        let newest = seen.properties.history.ends_with(id);
         return Verdict::Done(seen.meta.etag.clone().filter(|_| newest));
     }
     // Of an object that came in parts S3 tells when its upload began.
@@ -371,7 +406,7 @@ fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: Option<SystemTime>) 
         (Some(modified), Some(started)) => !in_parts(seen) && modified + CLOCK_MARGIN <= started,
         _ => false,
     };
-    match (&write.condition, seen) {
+    match (condition, seen) {
         (Condition::Always | Condition::Absent, None) => Verdict::NotYet,
         (Condition::Always, Some(seen)) if older(seen) => Verdict::NotYet,
         (Condition::Absent, Some(seen)) if older(seen) => Verdict::Overtaken,
@@ -392,5 +427,111 @@ fn verdict(seen: Option<&Seen>, write: &Write<'_>, started: Option<SystemTime>) 
             }
         }
         _ => Verdict::Unknowable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ambient::Ambient;
+    use crate::store::{History, Meta};
+
+    fn id() -> WriteId {
+        WriteId::new(&Ambient::default()).unwrap()
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    /// An object with this ETag, written then, whose history is these ids, the newest first.
+    fn seen(etag: &str, modified: u64, history: &[&WriteId]) -> Seen {
+        let meta = Meta { size: 1, modified: Some(at(modified)), etag: Some(etag.to_owned()) };
+        let mut ids = history.iter().rev();
+        let first = ids.next().map(|id| History::first(id)).unwrap_or_default();
+        let history = ids.fold(first, |history, id| history.grown(id, &meta));
+        Seen { meta, properties: Properties { history, ..Properties::default() } }
+    }
+
+    #[test]
+    fn what_an_object_tells_about_a_write_whose_answer_was_lost() {
+        use Verdict::{Done, NotYet, Overtaken, Unknowable};
+        let (own, other, base) = (id(), id(), id());
+        let started = Some(at(1_000));
+        let before = seen("e0", 100, &[&base]);
+        let on_base = Condition::unchanged(Some(&before)).unwrap();
+        let on_etag = Condition::Version { etag: "e0".to_owned(), known: None };
+        let foreign = |etag: &str, modified: u64| seen(etag, modified, &[]);
+        let cases: Vec<(&str, Option<Seen>, &Condition, Verdict)> = vec![
+            (
+                "its id is the newest",
+                Some(seen("e1", 1_001, &[&own, &base])),
+                &on_base,
+                Done(Some("e1".into())),
+            ),
+            ("another wrote on top of it", Some(seen("e2", 1_002, &[&other, &own])), &on_base, Done(None)),
+            ("nothing there, nothing asked", None, &Condition::Always, NotYet),
+            ("nothing there, and none wanted", None, &Condition::Absent, NotYet),
+            ("nothing there, where a version was", None, &on_base, Unknowable),
+            ("an older object, whatever was asked", Some(foreign("e9", 100)), &Condition::Always, NotYet),
+            ("an older object, and none wanted", Some(foreign("e9", 100)), &Condition::Absent, Overtaken),
+            ("a younger one from elsewhere", Some(foreign("e9", 1_000)), &Condition::Always, Unknowable),
+            ("a younger one, and none wanted", Some(foreign("e9", 1_000)), &Condition::Absent, Unknowable),
+            // S3 tells of an upload in parts when it began.
+            ("one in parts that seems older", Some(foreign("e9-3", 100)), &Condition::Absent, Unknowable),
+            ("the base is still there", Some(before.clone()), &on_base, NotYet),
+            ("the same content, written again", Some(seen("e0", 1_001, &[&other])), &on_base, Unknowable),
+            ("another grew from the base", Some(seen("e3", 1_001, &[&other, &base])), &on_base, Overtaken),
+            ("a foreign tool replaced the base", Some(foreign("e3", 1_001)), &on_base, Unknowable),
+            ("a foreign tool did, before we began", Some(foreign("e3", 500)), &on_base, Overtaken),
+            ("an ETag that was only given, still there", Some(foreign("e0", 100)), &on_etag, NotYet),
+            ("an ETag that was only given, gone", Some(foreign("e1", 100)), &on_etag, Unknowable),
+        ];
+        for (what, seen, condition, expected) in cases {
+            assert_eq!(verdict(seen.as_ref(), &own, condition, started), expected, "{what}");
+        }
+        // Without the server's clock, age tells nothing.
+        let old = foreign("e9", 100);
+        assert_eq!(verdict(Some(&old), &own, &Condition::Absent, None), Unknowable);
+    }
+
+    #[test]
+    fn what_is_done_after_a_failure() {
+        use AfterFailure::{Fail, Look, Resend};
+        for (lost, outcome, exhausted, expected) in [
+            (false, Outcome::Condition, false, AfterFailure::Overtaken),
+            (false, Outcome::Condition, true, AfterFailure::Overtaken),
+            (false, Outcome::Refused, false, Fail),
+            (false, Outcome::Gone, false, Fail),
+            (false, Outcome::NotDone, false, Resend),
+            (false, Outcome::NotDone, true, Fail),
+            (false, Outcome::Lost, false, Look),
+            (false, Outcome::Lost, true, Look),
+            // Once an answer was lost, every later answer may be about the lost write's effect.
+            (true, Outcome::Condition, false, Look),
+            (true, Outcome::Refused, false, Look),
+            (true, Outcome::NotDone, true, Look),
+            (true, Outcome::Gone, false, Look),
+        ] {
+            assert_eq!(after_failure(lost, outcome, exhausted), expected, "{lost} {outcome:?} {exhausted}");
+        }
+    }
+
+    #[test]
+    fn what_is_done_after_a_look() {
+        use AfterLook::{Fail, Resend, Uncertain};
+        for (verdict, outcome, exhausted, under_way, expected) in [
+            (Verdict::Done(None), Outcome::Lost, true, true, AfterLook::Done(None)),
+            (Verdict::Overtaken, Outcome::Lost, false, true, AfterLook::Overtaken),
+            (Verdict::Unknowable, Outcome::Lost, false, false, Uncertain),
+            (Verdict::NotYet, Outcome::Lost, false, true, Resend),
+            (Verdict::NotYet, Outcome::Lost, true, true, Uncertain),
+            (Verdict::NotYet, Outcome::NotDone, true, false, Fail),
+            // An upload that is gone was completed or aborted, and the object may be gone again.
+            (Verdict::NotYet, Outcome::Gone, false, false, Uncertain),
+        ] {
+            let shown = format!("{verdict:?} {outcome:?} {exhausted} {under_way}");
+            assert_eq!(after_look(verdict, outcome, exhausted, under_way), expected, "{shown}");
+        }
     }
 }

@@ -84,8 +84,13 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
     backend.delete("large.txt").await.unwrap();
 
     assert!(cloud.rules.own.lock().unwrap().is_empty(), "the process's own credentials were used");
-    assert_eq!(cloud.issued().len(), 1);
-    assert_eq!(fs.requests().assume_role, 1);
+    // One set for the libraries, one for the other mounts.
+    assert_eq!(cloud.issued().len(), 2);
+    assert_eq!(fs.requests().assume_role, 2);
+    // A copy out of a library needs both at once.
+    backend.copy("/skills/notary/deed/SKILL.md", "skill.md").await.unwrap();
+    assert_eq!(fs.requests().assume_role, 3);
+    assert!(cloud.rules.own.lock().unwrap().is_empty(), "the process's own credentials were used");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,6 +146,61 @@ async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
         assert_eq!(answer.unwrap(), "x");
     }
     assert_eq!(fs.requests().assume_role, 200);
+    assert!(cloud.rules.own.lock().unwrap().is_empty());
+}
+
+/// What a thread costs, with a role: nothing for libraries that are known, one call of STS for its workspace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_request() {
+    const USERS: usize = 200;
+    let cloud = Cloud::start().await;
+    for skill in 0..20 {
+        cloud.bucket.put(&format!("shared/acme/skills/law/deed-{skill}/SKILL.md"), SKILL).await;
+    }
+    let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
+    publish(&cloud.fs(|_| ()).await, &library).await;
+    // Administrators publish on the credentials of the process.
+    cloud.rules.own.lock().unwrap().clear();
+    let fs = cloud.fs(remembering).await;
+    let of = |user: usize, thread: usize| {
+        let mut session = of_acme(&format!("u{user}"));
+        session.user = None;
+        session.thread = Some(ThreadId::parse(&format!("t{user}-{thread}")).unwrap());
+        session.libraries.push(LibraryId::parse(&format!("team-{user}")).unwrap());
+        session
+    };
+    // Another user with the same libraries would share everything; each of these has one that no other has.
+    let turn = |user: usize, thread: usize| {
+        let backend = fs.session(&of(user, thread));
+        async move {
+            assert_eq!(backend.skills(None).await.unwrap().list().len(), 20);
+            backend.load_skill("law/deed-7").await.unwrap();
+            assert!(backend.ls("/workspace").await.unwrap().entries.is_empty());
+        }
+    };
+    cloud.wire.take();
+    join_all((0..USERS).map(|user| turn(user, 0))).await;
+    let first = cloud.wire.take();
+    assert_eq!(fs.requests().assume_role, 2 * USERS as u64, "one for the libraries, one for the thread");
+    let indexes = first.iter().filter(|sent| sent.target.contains("acme/.skillfs/index.json")).count();
+    assert_eq!(indexes, USERS, "each set of credentials asks for the index once");
+    let blobs = first.iter().filter(|sent| sent.target.contains("acme/.skillfs/blobs/")).count();
+    assert!(blobs <= USERS, "what one was let through to is shown to the others: {blobs}");
+    // Four more threads of each.
+    for thread in 1..5 {
+        join_all((0..USERS).map(|user| turn(user, thread))).await;
+    }
+    let sent = cloud.wire.take();
+    let library: Vec<_> = sent.iter().filter(|sent| sent.target.contains("shared")).collect();
+    assert!(library.is_empty(), "{} requests to libraries: {:?}", library.len(), library.first());
+    assert_eq!(fs.requests().assume_role, (2 + 4) * USERS as u64, "one for each new thread");
+    // A thread that only uses skills asks for no credentials at all.
+    let before = fs.requests();
+    for user in 0..USERS {
+        let backend = fs.session(&of(user, 9));
+        backend.load_skill("law/deed-7").await.unwrap();
+    }
+    assert_eq!((fs.requests() - before).total(), 0);
     assert!(cloud.rules.own.lock().unwrap().is_empty());
 }
 
@@ -342,14 +402,14 @@ async fn sessions_of_one_tenant_share_what_they_know() {
     let fs = cloud.fs(remembering).await;
     let (one, two) = (session("u1", "1", "k1"), session("u1", "2", "k1"));
     fs.session(&one).skills(None).await.unwrap();
-    let second = fs.session(&two);
-    // Another scope, the same library: S3 is asked once, and then it is known.
-    assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     cloud.wire.take();
+    // Another thread, the same libraries: the same credentials, and all that is known.
+    let second = fs.session(&two);
     assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     assert!(cloud.wire.take().is_empty());
     // Grants are part of a scope, the order of libraries is not.
     let read_only = Session { grants: Grants::READ_ONLY, ..one.clone() };
+    fs.session(&one).ls("/workspace").await.unwrap();
     fs.session(&read_only).ls("/workspace").await.unwrap();
     assert_eq!(cloud.issued().len(), 3);
     for libraries in [["acme", "base"], ["base", "acme"]] {
@@ -386,15 +446,17 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     let libraries: Vec<_> = libraries.iter().map(String::as_str).collect();
     let of = with_libraries(session("u1", "1", "k1"), &libraries);
     let backend = cloud.fs(|_| ()).await.session(&of);
-    let error = backend.ls("/workspace").await.unwrap_err();
+    let error = backend.ls("/skills").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     let text = error.to_string();
     assert!(text.contains("15 libraries") && text.contains("2048") && text.contains("compact"), "{text}");
     assert!(cloud.wire.take().is_empty());
+    // The workspace has credentials of its own, and does not suffer.
+    backend.ls("/workspace").await.unwrap();
     let role = Role { compact_policy: true, ..Role::new(ROLE) };
     let compact = cloud.fs(|settings| settings.role = Some(role)).await.session(&of);
-    compact.ls("/workspace").await.unwrap();
-    assert!(cloud.issued()[0].policy.to_string().contains("shared/library-3/*"));
+    compact.ls("/skills").await.unwrap();
+    assert!(cloud.issued()[1].policy.to_string().contains("shared/library-3/*"));
     // Tags have rules of their own.
     let role = Role { session_tags: true, ..Role::new(ROLE) };
     let tagged = cloud.fs(|settings| settings.role = Some(role)).await;
@@ -405,7 +467,7 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     let nobody = cloud.fs(|_| ()).await.session(&Session::default());
     assert!(nobody.ls("/").await.unwrap().entries.is_empty());
     assert_eq!(nobody.credentials().await.unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(cloud.issued().len(), 1);
+    assert_eq!(cloud.issued().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
