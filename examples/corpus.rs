@@ -7,6 +7,8 @@
 //! Each line of the file is a JSON object with `path` and `text`, or `base64` where the bytes are no
 //! UTF-8.
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
+
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@
 //!
 //! Invariants: the budget is never exceeded; an entry from before a change is never served after it; a caller is
 //! never given something older than it accepts; no session sees what S3 would refuse it. The parts are pure and have
-//! table tests; `model` runs them under shuttle, and `access` has tests that fail for each of a dozen mistakes.
+//! table tests, and `model` runs them under shuttle.
 
 mod access;
 mod epochs;
@@ -293,7 +293,8 @@ impl TenantCache {
             count(&self.cache.counts.misses, 1);
             let (cache, key, since) = (self.clone(), key.clone(), Instant::now());
             fetch().map_ok(move |value| {
-                let kept = Kept { since: value.as_of().unwrap_or(since), value: Arc::new(value) };
+                let since = value.as_of().unwrap_or(since);
+                let kept = Kept { value: cache.shared(&key, value), since };
                 cache.keep(&key, epoch, &kept);
                 kept
             })
@@ -315,6 +316,13 @@ impl TenantCache {
             landed.map_err(|error| Error::shared(&error)).and_then(Kept::typed)
         });
         landed.boxed()
+    }
+
+    /// The value that is held, where a fetch brought the same: also one that this session could not see before.
+    fn shared<T: Cached>(&self, key: &Key<T>, value: T) -> Arc<T> {
+        let held =
+            self.cache.entries.get(&key.id).and_then(|slot| slot.value.value.clone().downcast::<T>().ok());
+        held.filter(|held| value.is_same(held)).unwrap_or_else(|| Arc::new(value))
     }
 
     fn flight<T>(&self, key: &Key<T>, fetches: Detail) -> FlightId {

@@ -161,10 +161,10 @@ impl<'a> Mirroring<'a> {
         if started.is_none() && !idle {
             // No release of ours tells others that somebody is writing: the record does.
             let announced = match &mirror {
-                Some(mirror) => Mirror { settled: false, nonce: fresh_id(&self.backend)?, ..mirror.clone() },
+                Some(mirror) => Mirror { settled: false, nonce: fresh_id(self.backend)?, ..mirror.clone() },
                 None => Mirror {
-                    id: fresh_id(&self.backend)?,
-                    nonce: fresh_id(&self.backend)?,
+                    id: fresh_id(self.backend)?,
+                    nonce: fresh_id(self.backend)?,
                     settled: false,
                     etags: BTreeMap::new(),
                 },
@@ -189,7 +189,7 @@ impl<'a> Mirroring<'a> {
         {
             return Ok(Ok(Mirrored { drift, settled }));
         }
-        let mirror = Mirror { id: index.id.clone(), nonce: fresh_id(&self.backend)?, settled, etags };
+        let mirror = Mirror { id: index.id.clone(), nonce: fresh_id(self.backend)?, settled, etags };
         Ok(match self.record(&mirror, seen.as_deref()).await? {
             Some(_) => Ok(Mirrored { drift, settled }),
             None => Err(Overtaken),

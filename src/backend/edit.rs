@@ -132,7 +132,7 @@ impl S3Backend {
         let deadline = Instant::now() + self.shared.conflict_patience;
         let conditional = self.conditions(target).await?;
         let queue = self.shared.queues.of(key.as_str());
-        let turn = tokio::time::timeout_at(deadline.into(), queue.lock()).await;
+        let turn = tokio::time::timeout_at(deadline, queue.lock()).await;
         // Who waited in vain tries once all the same.
         let _turn = turn.ok();
         let id = self.store().write_id()?;

@@ -232,8 +232,8 @@ impl S3Backend {
             {
                 Ok(Some((now, body)))
             }
-            (Fetched::Missing, Version::Latest | Version::Blob(_)) => Ok(None),
-            (Fetched::BehindTheEnd, Version::Latest) => Ok(None),
+            (Fetched::Missing, Version::Latest | Version::Blob(_))
+            | (Fetched::BehindTheEnd, Version::Latest) => Ok(None),
             _ => Err(changed_while_read(path)),
         }
     }

@@ -59,6 +59,14 @@ impl Cached for KnownIndex {
     fn weight(&self) -> Option<u64> {
         Some(self.view().map_or(100, |view| view.weight()))
     }
+
+    /// Users of a shared library read its index once each, and go on with one view of it.
+    fn is_same(&self, known: &Self) -> bool {
+        match (self.view(), known.view()) {
+            (Some(view), Some(known_view)) => self.etag == known.etag && view == known_view,
+            _ => false,
+        }
+    }
 }
 
 /// A listing of a plain library, or of the part of it below one name.

@@ -26,9 +26,11 @@ pub(super) struct Slot<O, V> {
     used: AtomicBool,
 }
 
+type Shard<K, O, V> = RwLock<HashMap<K, Arc<Slot<O, V>>>>;
+
 /// Entries by key, each with an owner.
 pub(super) struct Entries<K, O, V> {
-    shards: Box<[RwLock<HashMap<K, Arc<Slot<O, V>>>>]>,
+    shards: Box<[Shard<K, O, V>]>,
     hasher: RandomState,
     holdings: Mutex<Holdings<K, O, V>>,
     budget: u64,
@@ -77,7 +79,7 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard(&self, key: &K) -> &RwLock<HashMap<K, Arc<Slot<O, V>>>> {
+    fn shard(&self, key: &K) -> &Shard<K, O, V> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 

@@ -106,6 +106,14 @@ pub(crate) trait Cached: Send + Sync + 'static {
     /// What it takes in memory, in bytes; `None` for one that must not be kept.
     fn weight(&self) -> Option<u64>;
 
+    /// Whether it says the same as a value that is known: then that one is kept on, with all that was made of it.
+    fn is_same(&self, _known: &Self) -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
+
     /// Since when it is known to be so, where that is earlier than the fetch that made it.
     fn as_of(&self) -> Option<Instant> {
         None

@@ -58,7 +58,7 @@ impl Store {
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
                 Outcome::NotDone | Outcome::Lost if failures < self.limits.max_attempts => {
-                    self.pause(failures).await
+                    self.pause(failures).await;
                 }
                 _ => {
                     // It may be there all the same; what cannot be taken away now stays.

@@ -9,6 +9,7 @@
     clippy::cast_possible_wrap,
     reason = "a test that fails is a test that panics"
 )]
+#![allow(clippy::disallowed_methods, reason = "tests may look at the clock")]
 
 mod support;
 

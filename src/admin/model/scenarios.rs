@@ -161,7 +161,7 @@ fn plain() -> Vec<Scenario> {
 fn hold(scenarios: &[Scenario], least: usize, events: &[&str], outcomes: &[Outcome]) {
     let mut all = Explored::default();
     for scenario in scenarios {
-        let start = std::time::Instant::now();
+        let start = crate::ambient::Instant::now();
         let explored = explore(scenario, Bug::None);
         let explored = explored.unwrap_or_else(|(violation, trace)| {
             panic!("{}: {violation:?} after\n{trace}", scenario.name);
