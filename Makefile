@@ -1,13 +1,14 @@
 # `make test` and `make lint` are all that CI runs.
 
 SHELL := bash
-.PHONY: help test lint fmt snapshots
+.PHONY: help test lint fmt snapshots mutants
 
 help:
 	@echo 'make test        all tests, LocalStack and the cloud side included'
 	@echo 'make lint        format, clippy, rustdoc, shell scripts, licences'
 	@echo 'make fmt         format'
 	@echo 'make snapshots   accept what the command line prints now'
+	@echo 'make mutants     deliberate mistakes in the cache, each of which must fail a test'
 
 test:
 	@tests/run
@@ -31,3 +32,6 @@ fmt:
 
 snapshots:
 	INSTA_UPDATE=always cargo test --locked --test it cli
+
+mutants:
+	@tests/mutants/run

@@ -8,7 +8,6 @@
 //! UTF-8.
 
 #![allow(clippy::disallowed_methods, reason = "it measures")]
-
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use std::collections::BTreeMap;

@@ -15,6 +15,8 @@
 //! | `worker` | measurements that want a fresh process |
 //! | `report` | rows, goals, tables, JSON |
 
+#![allow(clippy::disallowed_methods, reason = "it measures")]
+
 mod args;
 mod lab;
 mod ours;

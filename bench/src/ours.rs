@@ -6,7 +6,8 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use skillfs::admin::{IntoKind, NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::{
-    Freshness, Library, LibraryId, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId, UserId,
+    Freshness, Library, LibraryId, Role, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
+    UserId,
 };
 
 use crate::place::{Place, REGION};
@@ -37,6 +38,13 @@ pub(crate) async fn connect_uncached(place: &Place) -> Result<SkillFs> {
     Ok(SkillFs::connect(&Settings { freshness, cache_bytes: 0, ..settings(place) }).await?)
 }
 
+/// The same whose sessions assume a role.
+pub(crate) async fn connect_role(place: &Place, sts: &str) -> Result<SkillFs> {
+    let role =
+        Role { sts_endpoint_url: Some(sts.to_owned()), ..Role::new("arn:aws:iam::123456789012:role/bench") };
+    Ok(SkillFs::connect(&Settings { role: Some(role), ..settings(place) }).await?)
+}
+
 fn settings(place: &Place) -> Settings {
     let mut credentials = StaticCredentials::new(&place.access_key, &place.secret_key);
     credentials.session_token.clone_from(&place.token);
@@ -53,6 +61,14 @@ fn settings(place: &Place) -> Settings {
 pub(crate) fn session(fs: &SkillFs, user: &str, thread: &str) -> Result<S3Backend> {
     let (user, thread) = (Some(UserId::parse(user)?), Some(ThreadId::parse(thread)?));
     Ok(fs.session(&Session { user, thread, ..Session::default() }))
+}
+
+/// A session with the skills of a shared library and the workspace of a user's thread.
+pub(crate) fn session_in(fs: &SkillFs, user: &str, thread: &str, shared: &str) -> Result<S3Backend> {
+    // Each user has a library that no other has, or all of them would have the same credentials.
+    let libraries = vec![LibraryId::parse(shared)?, LibraryId::parse(&format!("of-{user}"))?];
+    let thread = Some(ThreadId::parse(thread)?);
+    Ok(fs.session(&Session { thread, libraries, ..Session::default() }))
 }
 
 /// The same session; what it reads is checked with the storage.

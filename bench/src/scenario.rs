@@ -5,6 +5,7 @@ mod cpu;
 mod fairness;
 mod files;
 mod memory;
+mod roles;
 mod stampede;
 mod warm;
 
@@ -22,6 +23,7 @@ pub(crate) const ALL: &[(&str, &str)] = &[
     ("sessions", "opening sessions"),
     ("warm", "what is in memory already"),
     ("stampede", "many who want the same at once"),
+    ("roles", "new threads, with credentials of their own and without"),
     ("cpu", "processor time of uncached reads of 4 KiB, 16 at once, no latency"),
     ("memory", "reading far more than the cache may hold"),
     ("fairness", "a quiet tenant beside a busy one"),
@@ -35,6 +37,7 @@ pub(crate) async fn run(name: &str, args: &Args, lab: &mut Lab) -> Result<Sectio
         "sessions" => memory::sessions(args, lab).await,
         "warm" => warm::run(args, lab).await,
         "stampede" => stampede::run(args, lab).await,
+        "roles" => roles::run(args, lab).await,
         "cpu" => cpu::run(args, lab).await,
         "memory" => memory::run(args, lab).await,
         "fairness" => fairness::run(args, lab).await,

@@ -205,6 +205,43 @@ fn the_budget_holds_and_what_is_shared_is_the_librarys() {
     );
 }
 
+#[test]
+fn keys_differ_in_every_part() {
+    let cache = Arc::new(Cache::new(1 << 20));
+    let one = process(&cache, "a");
+    let libraries = |prefixes: &[&str]| About::Libraries(Arc::new(Libraries::of_prefixes(prefixes)));
+    let places = [
+        About::Object("u/skills/".into()),
+        About::Object("u/skills".into()),
+        About::Prefix("u/skills/".into()),
+        libraries(&["u/skills/"]),
+        libraries(&["u/skills/", "shared/a/skills/"]),
+        libraries(&["u/skills/", "shared/b/skills/"]),
+        libraries(&["shared/a/skills/", "u/skills/"]),
+    ];
+    let details = [
+        Detail::Only,
+        Detail::Kind("a"),
+        Detail::named("a"),
+        Detail::named("b"),
+        Detail::Depth(crate::entry::Depth::One),
+        Detail::Depth(crate::entry::Depth::All),
+    ];
+    let mut number = 0;
+    let mut all = Vec::new();
+    for about in &places {
+        for detail in &details {
+            number += 1;
+            let key = Key::<Number>::new(about.clone(), detail.clone());
+            one.put(&key, one.moment(&key), Number(number));
+            all.push((key, number));
+        }
+    }
+    for (key, number) in all {
+        assert_eq!(one.peek(&key).map(|kept| kept.value.0), Some(number), "{key:?}");
+    }
+}
+
 fn library(home: &str) -> Reach {
     Reach::Library { home: home.to_owned() }
 }
