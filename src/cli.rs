@@ -15,6 +15,7 @@ mod prompt;
 mod publish;
 mod push_users;
 mod report;
+mod session_args;
 mod skills;
 mod terminal;
 

@@ -7,18 +7,20 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The environment variables that this crate and its program read. The AWS chain reads its own.
 pub mod env {
+    use crate::mount::Identity;
+
     /// The bucket, when none is given.
     pub const BUCKET: &str = "SKILLFS_BUCKET";
     /// The address of an S3-compatible server; goes before the two of AWS.
     pub const ENDPOINT_URL: &str = "SKILLFS_ENDPOINT_URL";
     /// The user of the session (command line only).
-    pub const USER: &str = "SKILLFS_USER";
+    pub const USER: &str = Identity::User.spec().variable;
     /// The thread of the session (command line only).
-    pub const THREAD: &str = "SKILLFS_THREAD";
+    pub const THREAD: &str = Identity::Thread.spec().variable;
     /// The ticket of the session (command line only).
-    pub const TICKET: &str = "SKILLFS_TICKET";
+    pub const TICKET: &str = Identity::Ticket.spec().variable;
     /// The shared libraries of the session, between commas (command line only).
-    pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
+    pub const LIBRARIES: &str = Identity::Library.spec().variable;
     /// The role that sessions assume.
     pub const ROLE_ARN: &str = "SKILLFS_ROLE_ARN";
     /// The address of STS, as the AWS tools know it.

@@ -12,8 +12,7 @@ use tracing::instrument;
 
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind};
-use crate::mount::{Access, Directory, Library, Location, Mounts, Session};
-use crate::path::VirtualPath;
+use crate::mount::{Directory, Identity, Library, Location, Mount, MountSpec, Mounts, Owner, Session};
 use crate::store::{Reason, Store};
 
 /// How a check went.
@@ -126,29 +125,21 @@ impl Diagnosis {
 
 /// One prefix that the session sees.
 struct Place {
-    mount: VirtualPath,
-    access: Access,
+    mount: Mount,
     library: Option<Library>,
     directory: Directory,
 }
 
 impl Place {
-    fn all(session: &Session, mounts: &Mounts) -> Vec<Self> {
+    fn all(mounts: &Mounts) -> Vec<Self> {
         let mut places = Vec::new();
         for mount in mounts.iter() {
-            let place = |library, directory| Self {
-                mount: mount.path().clone(),
-                access: mount.access(),
-                library,
-                directory,
-            };
+            let place = |library, directory| Self { mount: mount.clone(), library, directory };
             match mounts.resolve(mount.path()) {
                 Ok(Location::Mount(directory)) => places.push(place(None, directory)),
                 Ok(Location::Layered) => {
                     for (layer, directory) in mounts.skill_layers().into_iter().enumerate() {
-                        let shared = mounts.library_of(layer).cloned().map(Library::Shared);
-                        let library = shared.or_else(|| session.user.clone().map(Library::User));
-                        places.push(place(library, directory));
+                        places.push(place(mounts.library(layer), directory));
                     }
                 }
                 _ => {}
@@ -159,8 +150,8 @@ impl Place {
 
     fn name(&self) -> String {
         match &self.library {
-            Some(library) => format!("{} ({})", self.mount, short(library)),
-            None => self.mount.to_string(),
+            Some(library) => format!("{} ({})", self.mount.path(), short(library)),
+            None => self.mount.path().to_string(),
         }
     }
 }
@@ -183,8 +174,6 @@ impl Line {
 
 const SILENT: &str = "the storage has stopped answering";
 const NO_SESSION: &str = "no session is named";
-const SESSION_FLAGS: &str =
-    "add `--thread ID`, `--ticket ID`, `--user ID` or `--library ID` to look at what they may do";
 
 impl SkillFs {
     /// Looks at the bucket, and at what a session may do in it: whether it can be reached, its region, the
@@ -212,7 +201,7 @@ impl SkillFs {
     async fn checks(&self, session: &Session) -> Vec<Check> {
         let ground::Ground { mut checks, versioning, stop } = ground::look(self.store()).await;
         let mounts = Mounts::of(session);
-        let places = Place::all(session, &mounts);
+        let places = Place::all(&mounts);
         if let Some(why) = stop {
             checks.extend(skipped_from_here(&why, versioning));
             return checks;
@@ -236,7 +225,9 @@ impl SkillFs {
             rights.push(looked);
         }
         if places.is_empty() {
-            checks.push(Check::skipped("list", NO_SESSION).fix(SESSION_FLAGS));
+            let flags = Identity::flags(MountSpec::of_files().chain(MountSpec::of_libraries()));
+            let fix = format!("add {flags} to look at what they may do");
+            checks.push(Check::skipped("list", NO_SESSION).fix(fix));
             checks.extend(["read", "write"].map(|name| Check::skipped(name, NO_SESSION)));
         }
         // What a session may do is then asked with credentials of its own.
@@ -263,9 +254,8 @@ impl SkillFs {
             indexes.push(check.of(short(library)));
         }
         if indexes.is_empty() {
-            indexes.push(
-                Check::skipped("index", "no library is named").fix("add `--user ID` or `--library ID`"),
-            );
+            let flags = Identity::flags(MountSpec::of_libraries());
+            indexes.push(Check::skipped("index", "no library is named").fix(format!("add {flags}")));
         }
         checks.extend(indexes);
         checks
@@ -282,18 +272,14 @@ fn skipped_from_here(why: &str, versioning: Check) -> impl Iterator<Item = Check
 
 /// A library in two words.
 fn short(library: &Library) -> String {
-    match library {
-        Library::User(user) => format!("user {user}"),
-        Library::Shared(library) => format!("library {library}"),
-    }
+    let owner = Owner::from(library);
+    format!("{} {}", owner.identity().spec().noun, owner.id())
 }
 
 /// The flag that names a library.
 fn flag(library: &Library) -> String {
-    match library {
-        Library::User(user) => format!("--user {}", shell(user.as_str())),
-        Library::Shared(library) => format!("--library {}", shell(library.as_str())),
-    }
+    let owner = Owner::from(library);
+    format!("--{} {}", owner.identity().spec().flag, shell(owner.id()))
 }
 
 /// A word as a shell takes it.

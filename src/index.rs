@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::path::VirtualPath;
+use crate::path::{SKILLS, VirtualPath};
 
 mod digest;
 mod mirror;
@@ -347,7 +347,7 @@ fn decompress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
 
 /// An index can say anything; what no path can name is damage.
 fn check_path(path: &str) -> Result<(), Unreadable> {
-    match VirtualPath::top_level("skills").join_exact(path) {
+    match VirtualPath::top_level(SKILLS).join_exact(path) {
         Some(_) => Ok(()),
         None => Err(Unreadable::Damaged("it has a file that no path can name".to_owned())),
     }

@@ -1,5 +1,7 @@
 //! Mounts: the one place where a path becomes a key and a listed key becomes a path again.
 
+mod table;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,13 +10,13 @@ use serde::Serialize;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 use crate::index::{ReleaseId, Sha256};
-use crate::path::VirtualPath;
+use crate::path::{SKILLS, VirtualPath};
 
-/// The mount that has layers.
-const SKILLS: &str = "skills";
-/// Its end in a key.
-const SKILLS_SUFFIX: &str = "skills/";
+use self::table::SKILLS_FOLDER;
+pub(crate) use self::table::{Grant, Identity, IdentitySpec, MOUNTS, MountSpec};
 
+/// What lies beside the skills of a published library.
+const RECORDS: &str = ".skillfs/";
 /// What a published library contains, next to its skills.
 const INDEX: &str = ".skillfs/index.json";
 /// The state of a published library's mirror.
@@ -58,28 +60,106 @@ pub struct Session {
     pub quota: Quota,
 }
 
+impl Session {
+    /// Names it by one more id, as text from outside.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidId`].
+    #[cfg(feature = "cli")]
+    pub(crate) fn identify(&mut self, identity: Identity, id: &str) -> Result<()> {
+        match identity {
+            Identity::User => self.user = Some(UserId::parse(id)?),
+            Identity::Thread => self.thread = Some(ThreadId::parse(id)?),
+            Identity::Ticket => self.ticket = Some(TicketId::parse(id)?),
+            Identity::Library => self.libraries.push(LibraryId::parse(id)?),
+        }
+        Ok(())
+    }
+
+    /// What it is named by in one way, the first one first.
+    fn owners(&self, identity: Identity) -> Vec<Owner> {
+        match identity {
+            Identity::User => self.user.clone().map(Owner::User).into_iter().collect(),
+            Identity::Thread => self.thread.clone().map(Owner::Thread).into_iter().collect(),
+            Identity::Ticket => self.ticket.clone().map(Owner::Ticket).into_iter().collect(),
+            Identity::Library => {
+                // A library that is named twice is one.
+                let mut libraries: Vec<Owner> = Vec::new();
+                for id in self.libraries.iter().cloned().map(Owner::Library) {
+                    if !libraries.contains(&id) {
+                        libraries.push(id);
+                    }
+                }
+                libraries
+            }
+        }
+    }
+}
+
+/// Whom a part of the bucket belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    User(UserId),
+    Thread(ThreadId),
+    Ticket(TicketId),
+    Library(LibraryId),
+}
+
+impl Owner {
+    pub(crate) fn identity(&self) -> Identity {
+        match self {
+            Self::User(_) => Identity::User,
+            Self::Thread(_) => Identity::Thread,
+            Self::Ticket(_) => Identity::Ticket,
+            Self::Library(_) => Identity::Library,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::User(id) => id.as_str(),
+            Self::Thread(id) => id.as_str(),
+            Self::Ticket(id) => id.as_str(),
+            Self::Library(id) => id.as_str(),
+        }
+    }
+
+    /// The prefix of all that belongs to it, without the `/` at its end.
+    fn name(&self) -> String {
+        [self.identity().spec().root, self.id()].concat()
+    }
+
+    /// The prefix of all that belongs to it.
+    fn home(&self) -> String {
+        [self.identity().spec().root, self.id(), "/"].concat()
+    }
+}
+
+impl From<&Library> for Owner {
+    fn from(library: &Library) -> Self {
+        match library {
+            Library::User(id) => Self::User(id.clone()),
+            Library::Shared(id) => Self::Library(id.clone()),
+        }
+    }
+}
+
 /// On whose behalf something is asked and remembered: requests and memory are shared out by it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tenant(Arc<str>);
 
 impl Tenant {
-    /// The user of a session; else its thread, its ticket, its first library.
+    /// The first thing that the session is named by: its user, else its thread, its ticket, its first library.
     pub(crate) fn of(session: &Session) -> Self {
-        let Session { user, thread, ticket, libraries, .. } = session;
-        let name = match (user, thread, ticket, libraries.first()) {
-            (Some(user), ..) => user.to_string(),
-            (_, Some(thread), ..) => format!("threads/{thread}"),
-            (_, _, Some(ticket), _) => format!("tickets/{ticket}"),
-            (.., Some(library)) => format!("shared/{library}"),
-            _ => String::new(),
-        };
-        Self(name.into())
+        let first = Identity::ALL.iter().find_map(|identity| session.owners(*identity).into_iter().next());
+        first.map_or_else(Self::nobody, |owner| Self(owner.name().into()))
     }
 
     /// Whose part of the memory something takes: what lies in a shared library is the library's.
     pub(crate) fn owner_of(&self, key: &str) -> Self {
-        match key.strip_prefix("shared/").and_then(|rest| rest.split_once('/')) {
-            Some((library, _)) => Self(key[.."shared/".len() + library.len()].into()),
+        const ROOT: &str = Identity::Library.spec().root;
+        match key.strip_prefix(ROOT).and_then(|rest| rest.split_once('/')) {
+            Some((library, _)) => Self(key[..ROOT.len() + library.len()].into()),
             None => self.clone(),
         }
     }
@@ -107,6 +187,24 @@ pub struct Grants {
 impl Grants {
     /// A session that changes nothing.
     pub const READ_ONLY: Self = Self { workspace: Access::ReadOnly, ticket: Access::ReadOnly };
+
+    /// Allows writing.
+    #[must_use]
+    pub(crate) fn with(mut self, grant: Grant) -> Self {
+        *self.field(grant) = Access::ReadWrite;
+        self
+    }
+
+    fn access(mut self, grant: Grant) -> Access {
+        *self.field(grant)
+    }
+
+    fn field(&mut self, grant: Grant) -> &mut Access {
+        match grant {
+            Grant::Workspace => &mut self.workspace,
+            Grant::Ticket => &mut self.ticket,
+        }
+    }
 }
 
 impl Default for Grants {
@@ -143,6 +241,7 @@ pub enum Access {
 /// One directory below `/` and the prefix of the bucket behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
+    spec: &'static MountSpec,
     path: VirtualPath,
     access: Access,
     /// What lies behind it, the first layer first; more than one only for `/skills`.
@@ -152,8 +251,8 @@ pub struct Mount {
 /// One prefix of the bucket that a mount shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Layer {
+    of: Owner,
     prefix: KeyPrefix,
-    library: Option<LibraryId>,
 }
 
 impl Mount {
@@ -169,20 +268,34 @@ impl Mount {
         self.access
     }
 
-    /// Whether libraries lie behind it, be it one or several.
-    fn is_layered(&self) -> bool {
-        self.path.name() == Some(SKILLS)
+    pub(crate) fn spec(&self) -> &'static MountSpec {
+        self.spec
+    }
+
+    /// The mount, if the session has one of its identities.
+    fn of(session: &Session, spec: &'static MountSpec) -> Option<Self> {
+        let mut layers = Vec::new();
+        for layer in spec.layers {
+            layers.extend(session.owners(layer.identity).into_iter().map(|of| {
+                let prefix = KeyPrefix(of.home() + layer.folder);
+                Layer { of, prefix }
+            }));
+        }
+        let access = spec.grant().map_or(Access::ReadOnly, |grant| session.grants.access(grant));
+        let path = VirtualPath::top_level(spec.name);
+        (!layers.is_empty()).then_some(Self { spec, path, access, layers })
     }
 
     fn reach(&self) -> impl Iterator<Item = Reach> {
-        self.layers.iter().filter_map(|layer| {
-            let prefix = layer.prefix.as_str();
-            if !self.is_layered() {
-                let write = self.access == Access::ReadWrite;
-                return Some(Reach::Below { prefix: prefix.to_owned(), write });
+        self.layers.iter().map(|Layer { of, prefix }| {
+            let of = of.clone();
+            match self.spec.has_libraries() {
+                true => Reach::library(of),
+                false => {
+                    let write = self.access == Access::ReadWrite;
+                    Reach::Below { prefix: prefix.as_str().to_owned(), write, of }
+                }
             }
-            let home = prefix.strip_suffix(SKILLS_SUFFIX)?.to_owned();
-            Some(Reach::Library { home })
         })
     }
 
@@ -306,23 +419,33 @@ impl KeyPrefix {
     }
 }
 
-/// A part of the bucket that a session reaches.
+/// A part of the bucket that a session reaches, and whose it is. Ordered by kind, then by prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reach {
     /// All that lies below a prefix.
-    Below { prefix: String, write: bool },
+    Below { prefix: String, write: bool, of: Owner },
     /// A library and what lies beside it, by the prefix of both.
-    Library { home: String },
+    Library { home: String, of: Owner },
 }
 
 impl Reach {
+    pub(crate) fn library(of: Owner) -> Self {
+        Self::Library { home: of.home(), of }
+    }
+
     /// The prefixes of all keys in it. Each ends with `/`.
     pub(crate) fn prefixes(&self) -> Vec<String> {
         match self {
             Self::Below { prefix, .. } => vec![prefix.clone()],
-            Self::Library { home } => {
-                [SKILLS, ".skillfs"].iter().map(|name| format!("{home}{name}/")).collect()
+            Self::Library { home, .. } => {
+                [SKILLS_FOLDER, RECORDS].iter().map(|folder| format!("{home}{folder}")).collect()
             }
+        }
+    }
+
+    pub(crate) fn owner(&self) -> &Owner {
+        match self {
+            Self::Below { of, .. } | Self::Library { of, .. } => of,
         }
     }
 }
@@ -347,20 +470,7 @@ impl Library {
 
     /// The prefix of all that belongs to it.
     fn home(&self) -> String {
-        match self {
-            Self::User(user) => format!("{user}/"),
-            Self::Shared(library) => format!("shared/{library}/"),
-        }
-    }
-
-    /// Where the prefixes of users lie, among others.
-    pub(crate) fn of_all_users() -> KeyPrefix {
-        KeyPrefix(String::new())
-    }
-
-    /// Where the prefixes of shared libraries lie.
-    pub(crate) fn of_all_shared() -> KeyPrefix {
-        KeyPrefix("shared/".to_owned())
+        Owner::from(self).home()
     }
 
     /// All that lies in it and beside it.
@@ -392,7 +502,7 @@ impl Library {
 
     /// Where its index and its releases lie.
     pub(crate) fn records(&self) -> KeyPrefix {
-        KeyPrefix(format!("{}.skillfs/", self.home()))
+        KeyPrefix(self.home() + RECORDS)
     }
 
     /// The content with this digest that a release uploaded. The key is never used for anything else.
@@ -422,7 +532,7 @@ impl Library {
 
     /// The keys of the library itself.
     pub(crate) fn skills(&self) -> Directory {
-        let prefix = KeyPrefix(format!("{}{SKILLS}/", self.home()));
+        let prefix = KeyPrefix(self.home() + SKILLS_FOLDER);
         Directory { path: VirtualPath::top_level(SKILLS), prefix }
     }
 
@@ -433,7 +543,7 @@ impl Library {
             Error::new(ErrorKind::InvalidPath, format!("no path can name `{}`", shorten(relative)))
                 .with_hint("rename the file")
         })?;
-        let key = checked_key(&path, format!("{}{SKILLS}/{relative}", self.home()))?;
+        let key = checked_key(&path, [&self.home(), SKILLS_FOLDER, relative].concat())?;
         Ok((path, WritableKey(key)))
     }
 }
@@ -514,37 +624,7 @@ pub(crate) struct Mounts(Vec<Mount>);
 
 impl Mounts {
     pub(crate) fn of(session: &Session) -> Self {
-        let mount = |name, access, layers| Mount { path: VirtualPath::top_level(name), access, layers };
-        let layer = |prefix, library| Layer { prefix: KeyPrefix(prefix), library };
-        let mut mounts = Vec::new();
-        let own = session.user.iter().map(|user| layer(format!("{user}/skills/"), None));
-        // A library that is named twice is one.
-        let mut libraries: Vec<&LibraryId> = Vec::new();
-        for id in &session.libraries {
-            if !libraries.contains(&id) {
-                libraries.push(id);
-            }
-        }
-        let shared = libraries.into_iter().map(|id| layer(format!("shared/{id}/skills/"), Some(id.clone())));
-        let skills: Vec<_> = own.chain(shared).collect();
-        if !skills.is_empty() {
-            mounts.push(mount(SKILLS, Access::ReadOnly, skills));
-        }
-        if let Some(ticket) = &session.ticket {
-            mounts.push(mount(
-                "ticket",
-                session.grants.ticket,
-                vec![layer(format!("tickets/{ticket}/"), None)],
-            ));
-        }
-        if let Some(thread) = &session.thread {
-            mounts.push(mount(
-                "workspace",
-                session.grants.workspace,
-                vec![layer(format!("threads/{thread}/"), None)],
-            ));
-        }
-        Self(mounts)
+        Self(MOUNTS.iter().filter_map(|spec| Mount::of(session, spec)).collect())
     }
 
     /// What of the bucket lies behind them, in an order that does not depend on that of the libraries.
@@ -554,14 +634,14 @@ impl Mounts {
         reach
     }
 
-    /// Where the prefixes of threads lie. No session may list them.
-    pub(crate) fn of_all_threads() -> KeyPrefix {
-        KeyPrefix("threads/".to_owned())
+    /// Where the prefixes of all users, threads, tickets or libraries lie. No session may list them.
+    pub(crate) fn of_all(identity: Identity) -> KeyPrefix {
+        KeyPrefix(identity.spec().root.to_owned())
     }
 
     /// Whether the mount of this name shows libraries.
     pub(crate) fn is_layered(name: &str) -> bool {
-        name == SKILLS
+        MountSpec::named(name).is_some_and(MountSpec::has_libraries)
     }
 
     /// In the order of their paths.
@@ -569,31 +649,47 @@ impl Mounts {
         self.0.iter()
     }
 
+    /// The mount that shows libraries.
+    fn skills(&self) -> Option<&Mount> {
+        self.iter().find(|mount| mount.spec.has_libraries())
+    }
+
     /// The layers of `/skills`, the first one first, as directories; none without the mount.
     pub(crate) fn skill_layers(&self) -> Vec<Directory> {
-        let Some(mount) = self.iter().find(|mount| mount.path.name() == Some(SKILLS)) else {
-            return Vec::new();
-        };
+        let Some(mount) = self.skills() else { return Vec::new() };
         (0..mount.layers.len()).filter_map(|layer| mount.directory(layer)).collect()
+    }
+
+    /// Whose a layer of `/skills` is.
+    fn skills_owner(&self, layer: usize) -> Option<&Owner> {
+        Some(&self.skills()?.layers.get(layer)?.of)
+    }
+
+    /// The library behind a layer of `/skills`.
+    pub(crate) fn library(&self, layer: usize) -> Option<Library> {
+        match self.skills_owner(layer)? {
+            Owner::User(id) => Some(Library::User(id.clone())),
+            Owner::Library(id) => Some(Library::Shared(id.clone())),
+            Owner::Thread(_) | Owner::Ticket(_) => None,
+        }
     }
 
     /// The shared library behind a layer of `/skills`; `None` for the user's own.
     pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
-        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
-        mount.layers.get(layer)?.library.as_ref()
+        match self.skills_owner(layer)? {
+            Owner::Library(id) => Some(id),
+            _ => None,
+        }
     }
 
     /// The index of a layer of `/skills`. It is next to the library, and no path names it.
     pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
-        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
-        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
-        Some(ObjectKey(format!("{home}{INDEX}")))
+        Some(ObjectKey(self.skills_owner(layer)?.home() + INDEX))
     }
 
     /// The content of a published file of a layer of `/skills`.
     pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256, id: &ReleaseId) -> Option<ObjectKey> {
-        let mount = self.iter().find(|mount| mount.path.name() == Some(SKILLS))?;
-        let home = mount.layers.get(layer)?.prefix.as_str().strip_suffix(SKILLS_SUFFIX)?;
+        let home = self.skills_owner(layer)?.home();
         Some(ObjectKey(format!("{home}{BLOBS}{sha256}-{id}")))
     }
 
@@ -601,7 +697,7 @@ impl Mounts {
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
         match self.mount_of(path)? {
             None => Ok(Location::Root),
-            Some(mount) if mount.is_layered() => {
+            Some(mount) if mount.spec.has_libraries() => {
                 // The longest layer decides whether the name fits into a key.
                 for layer in 0..mount.layers.len() {
                     Self::resolve_in(mount, layer, path)?;
@@ -629,30 +725,27 @@ impl Mounts {
         let refused = |message: String, hint: &str| {
             Err(Error::new(ErrorKind::ReadOnly, message).at(path).with_hint(hint))
         };
-        match path.segments().next() {
-            None => {
-                return refused(
-                    "`/` holds the mounts and cannot be changed".to_owned(),
-                    "write below `/workspace`",
-                );
-            }
-            Some(SKILLS) => {
-                return refused(
-                    format!("`{path}` is read-only: `/skills` takes no writes"),
-                    "work in `/workspace`, on a copy (`cp`) where you need one; administrators publish skills",
-                );
-            }
-            Some(_) => {}
+        let Some(first) = path.segments().next() else {
+            return refused(
+                "`/` holds the mounts and cannot be changed".to_owned(),
+                "write below `/workspace`",
+            );
+        };
+        if Self::is_layered(first) {
+            return refused(
+                format!("`{path}` is read-only: `/{first}` takes no writes"),
+                "work in `/workspace`, on a copy (`cp`) where you need one; administrators publish skills",
+            );
         }
         let Some(mount) = self.mount_of(path)? else { return Err(self.no_such_mount(path)) };
         if mount.access != Access::ReadWrite {
-            let hint = match mount.path.name() {
-                Some("ticket") => "open the session with the grant to write it (`--grant ticket-write`)",
-                _ => "open the session with the grant to write it (without `--read-only`)",
+            let way = match mount.spec.grant_flag() {
+                Some(grant) => format!("`--grant {grant}`"),
+                None => "without `--read-only`".to_owned(),
             };
             return refused(
                 format!("`{path}` is read-only: this session may not write to `{}`", mount.path),
-                hint,
+                &format!("open the session with the grant to write it ({way})"),
             );
         }
         let Location::Mount(top) = Self::resolve_in(mount, 0, &mount.path)? else {
@@ -689,18 +782,11 @@ impl Mounts {
 
     fn no_such_mount(&self, path: &VirtualPath) -> Error {
         let names: Vec<_> = self.iter().map(|m| format!("`{}`", m.path)).collect();
-        let needs = match path.segments().next() {
-            Some("workspace") => Some("`/workspace` needs a thread: `--thread` or SKILLFS_THREAD"),
-            Some("ticket") => Some("`/ticket` needs a ticket: `--ticket` or SKILLFS_TICKET"),
-            Some("skills") => Some(
-                "`/skills` needs a user or a library: `--user` or SKILLFS_USER, `--library` or SKILLFS_LIBRARIES",
-            ),
-            _ => None,
-        };
-        let hint = match needs {
-            Some(needs) => needs.to_owned(),
+        let hint = match path.segments().next().and_then(MountSpec::named) {
+            Some(spec) => spec.needs(),
             None if names.is_empty() => {
-                "this session has no mounts: open it with a user, a thread or a ticket".to_owned()
+                let nouns = Identity::nouns(Identity::single());
+                format!("this session has no mounts: open it with {nouns}")
             }
             None => format!("this session has {}", names.join(", ")),
         };

@@ -9,8 +9,11 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 /// The longest name between two slashes, in bytes.
 pub(crate) const MAX_SEGMENT_BYTES: usize = 255;
 
-/// Where a relative path starts.
-const WORKING_DIRECTORY: &str = "workspace";
+/// The mount where a relative path starts.
+pub(crate) const WORKING_DIRECTORY: &str = "workspace";
+
+/// The mount that shows skills.
+pub(crate) const SKILLS: &str = "skills";
 
 /// An absolute, normalised path inside a session.
 ///

@@ -100,7 +100,7 @@ fn is_writable(reach: &Reach) -> bool {
 /// A `/` stands before each `*`, and identifiers hold neither `*`, `?` nor `$`: `threads/t1/*` never means `threads/t10/`.
 fn patterns_of(reach: &Reach, compact: bool) -> Vec<String> {
     match reach {
-        Reach::Library { home } if compact => vec![format!("{home}*")],
+        Reach::Library { home, .. } if compact => vec![format!("{home}*")],
         reach => reach.prefixes().iter().map(|prefix| format!("{prefix}*")).collect(),
     }
 }
@@ -109,7 +109,7 @@ fn patterns_of(reach: &Reach, compact: bool) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-    use crate::mount::{Mounts, Session};
+    use crate::mount::{Mounts, Owner, Session};
 
     const PLACE: Place<'_> = Place { partition: "aws", bucket: "b", kms: false, compact: false };
 
@@ -164,17 +164,21 @@ mod tests {
                 kms: is("kms"),
                 compact: is("compact"),
             };
-            let below = |name: &str, write: &str| {
-                let prefix = text(name).map(|id| format!("{name}s/{id}/"))?;
-                Some(Reach::Below { prefix, write: is(write) })
+            let below = |name: &str, write: &str, of: fn(&str) -> Owner| {
+                let id = text(name)?;
+                Some(Reach::Below { prefix: format!("{name}s/{id}/"), write: is(write), of: of(id) })
             };
-            let mut reach: Vec<_> = [below("thread", "thread_write"), below("ticket", "ticket_write")]
-                .into_iter()
-                .flatten()
-                .collect();
-            reach.extend(text("user").map(|id| Reach::Library { home: format!("{id}/") }));
+            let mut reach: Vec<_> = [
+                below("thread", "thread_write", |id| Owner::Thread(ThreadId::parse(id).unwrap())),
+                below("ticket", "ticket_write", |id| Owner::Ticket(TicketId::parse(id).unwrap())),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
+            reach.extend(text("user").map(|id| Reach::library(Owner::User(UserId::parse(id).unwrap()))));
             for id in given["libraries"].as_array().unwrap() {
-                reach.push(Reach::Library { home: format!("shared/{}/", id.as_str().unwrap()) });
+                let id = LibraryId::parse(id.as_str().unwrap()).unwrap();
+                reach.push(Reach::library(Owner::Library(id)));
             }
             let theirs = case["policy"].as_str().unwrap();
             match of_session(place, &reach) {

@@ -9,7 +9,7 @@ use super::library::{LibraryKind, State};
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
-use crate::mount::{Library, Session};
+use crate::mount::{Identity, Library, Mounts, Session};
 use crate::path::VirtualPath;
 use crate::source::{SkillFiles, SourceFile};
 
@@ -73,8 +73,8 @@ impl SkillFs {
     /// Those of the storage.
     pub async fn libraries(&self) -> Result<Libraries> {
         let backend = self.own_session(&Session::default());
-        let users = backend.prefixes(&Library::of_all_users()).await?;
-        let shared = backend.prefixes(&Library::of_all_shared()).await?;
+        let users = backend.prefixes(&Mounts::of_all(Identity::User)).await?;
+        let shared = backend.prefixes(&Mounts::of_all(Identity::Library)).await?;
         Ok(Libraries {
             users: users.into_iter().filter_map(|id| UserId::try_from(id).ok()).collect(),
             shared: shared.into_iter().filter_map(|id| LibraryId::try_from(id).ok()).collect(),

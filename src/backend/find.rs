@@ -15,7 +15,7 @@ use super::walk::{At, Candidate, Item, Place, Walk};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Location;
-use crate::path::VirtualPath;
+use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::pattern::Pattern;
 
 /// So many files are found unless told.
@@ -115,7 +115,7 @@ impl S3Backend {
         if let Some(root) = root {
             return Ok(Root { path: VirtualPath::parse(root)?, named: true });
         }
-        let workspace = VirtualPath::top_level("workspace");
+        let workspace = VirtualPath::top_level(WORKING_DIRECTORY);
         let absolute = pattern.is_some_and(|pattern| pattern.starts_with('/'));
         let path = match !absolute && self.mounts().any(|mount| *mount.path() == workspace) {
             true => workspace,

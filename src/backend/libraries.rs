@@ -27,7 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::LibraryId;
 use crate::index::{Index, MAX_BYTES, Unreadable};
 use crate::mount::{Directory, Location, ObjectKey};
-use crate::path::VirtualPath;
+use crate::path::{SKILLS, VirtualPath};
 use crate::store::{ByteRange, Expect, Fetched, Lister};
 
 /// How often an index is read again when it is written meanwhile.
@@ -163,7 +163,7 @@ impl S3Backend {
     /// The part of `/skills` below one name; all of it with none.
     async fn union(&self, first: &str) -> Result<Arc<Union>> {
         // Without the mount this says what it needs.
-        self.mounts.resolve(&VirtualPath::top_level("skills"))?;
+        self.mounts.resolve(&VirtualPath::top_level(SKILLS))?;
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.clone());
         }
@@ -258,7 +258,7 @@ impl S3Backend {
     }
 
     fn parts(&self, first: &str) -> Result<Vec<Part>> {
-        let skills = VirtualPath::top_level("skills");
+        let skills = VirtualPath::top_level(SKILLS);
         let under = skills.join_exact(first).unwrap_or(skills);
         let mut parts = Vec::new();
         for (layer, top) in self.mounts.skill_layers().into_iter().enumerate() {

@@ -110,7 +110,7 @@ impl Region {
     fn new(reach: &Reach) -> Self {
         let (prefix, beside) = match reach {
             Reach::Below { prefix, .. } => (prefix.clone(), None),
-            Reach::Library { home } => (format!("{home}skills/"), Some(format!("{home}.skillfs/"))),
+            Reach::Library { home, .. } => (format!("{home}skills/"), Some(format!("{home}.skillfs/"))),
         };
         let (listed, read, index, no_index) = Default::default();
         Self { prefix, beside, listed, read, index, no_index }
@@ -143,13 +143,19 @@ pub(crate) trait Credentials: std::fmt::Debug + Send + Sync {
 mod tests {
     use super::*;
     use crate::cache::{About, Libraries};
+    use crate::id::{LibraryId, ThreadId, UserId};
+    use crate::mount::Owner;
 
     /// A session with a thread, its own library and the shared library `acme`.
     fn session() -> Evidence {
         Evidence::none(&[
-            Reach::Below { prefix: "threads/t1/".into(), write: true },
-            Reach::Library { home: "u1/".into() },
-            Reach::Library { home: "shared/acme/".into() },
+            Reach::Below {
+                prefix: "threads/t1/".into(),
+                write: true,
+                of: Owner::Thread(ThreadId::parse("t1").unwrap()),
+            },
+            Reach::library(Owner::User(UserId::parse("u1").unwrap())),
+            Reach::library(Owner::Library(LibraryId::parse("acme").unwrap())),
         ])
     }
 

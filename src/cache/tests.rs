@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::mount::Reach;
+use crate::id::{LibraryId, ThreadId};
+use crate::mount::{Owner, Reach};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -242,19 +243,20 @@ fn keys_differ_in_every_part() {
     }
 }
 
-fn library(home: &str) -> Reach {
-    Reach::Library { home: home.to_owned() }
+fn library(id: &str) -> Reach {
+    Reach::library(Owner::Library(LibraryId::parse(id).unwrap()))
 }
 
 fn thread(id: &str) -> Reach {
-    Reach::Below { prefix: format!("threads/{id}/"), write: true }
+    let of = Owner::Thread(ThreadId::parse(id).unwrap());
+    Reach::Below { prefix: format!("threads/{id}/"), write: true, of }
 }
 
 #[test]
 fn with_a_role_a_session_sees_what_its_own_credentials_were_let_through_to() {
     let cache = Arc::new(Cache::new(1 << 20));
-    let (one, own) = with_role(&cache, "u1", 1, &[library("shared/acme/"), thread("t1")]);
-    let (other, others) = with_role(&cache, "u2", 2, &[library("shared/acme/"), thread("t2")]);
+    let (one, own) = with_role(&cache, "u1", 1, &[library("acme"), thread("t1")]);
+    let (other, others) = with_role(&cache, "u2", 2, &[library("acme"), thread("t2")]);
     let blob = "shared/acme/.skillfs/blobs/b";
     // Nothing is kept that S3 has not let through.
     keep(&one, blob, 10);
@@ -293,7 +295,7 @@ fn without_credentials_nothing_is_shown() {
 #[tokio::test]
 async fn callers_with_different_credentials_do_not_share_a_fetch() {
     let cache = Arc::new(Cache::new(1 << 20));
-    let reach = [library("shared/acme/")];
+    let reach = [library("acme")];
     let (one, _) = with_role(&cache, "u1", 1, &reach);
     let (same, _) = with_role(&cache, "u1", 1, &reach);
     let (other, _) = with_role(&cache, "u2", 2, &reach);

@@ -8,6 +8,7 @@ use clap::builder::Styles;
 use clap::{ArgAction, Parser, Subcommand};
 
 use super::admin_args::AdminCommand;
+use super::session_args::SessionArgs;
 use crate::backend::S3Backend;
 
 const STYLES: Styles = Styles::styled()
@@ -70,28 +71,8 @@ pub(super) struct Global {
     /// What the role wants to hear from another account
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) role_external_id: Option<String>,
-    /// Whose skills `/skills` shows [env: SKILLFS_USER]
-    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
-    pub(super) user: Option<String>,
-    /// Which thread `/workspace` shows [env: SKILLFS_THREAD]
-    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
-    pub(super) thread: Option<String>,
-    /// Which ticket `/ticket` shows [env: SKILLFS_TICKET]
-    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
-    pub(super) ticket: Option<String>,
-    /// A shared library that `/skills` shows behind the user's own; repeatable [env: SKILLFS_LIBRARIES, a comma list]
-    #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
-    pub(super) library: Vec<String>,
-    /// Allow more than by default: `ticket-write` is to write to /ticket; repeatable
-    #[arg(
-        long,
-        global = true,
-        value_name = "GRANT",
-        value_enum,
-        hide_possible_values = true,
-        help_heading = "Session"
-    )]
-    pub(super) grant: Vec<Grant>,
+    #[command(flatten)]
+    pub(super) session: SessionArgs,
     /// Allow no changes at all
     #[arg(long, global = true, help_heading = "Session", conflicts_with = "grant")]
     pub(super) read_only: bool,
@@ -396,12 +377,6 @@ pub(super) enum RoleWith {
     Tags,
     /// The right to use the bucket's key of KMS.
     Kms,
-}
-
-/// What a session may be allowed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Grant {
-    TicketWrite,
 }
 
 /// Where content comes from.

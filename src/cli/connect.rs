@@ -1,14 +1,14 @@
 //! From flags and environment to what they name: the store, the role, the session, and the library of an
 //! administrator.
 
-use super::args::{Global, Grant, RoleWith};
+use super::args::{Global, RoleWith};
 use super::output::Output;
 use crate::backend::{S3Backend, SkillFs};
 use crate::config::{self, Role, Settings, env};
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{LibraryId, ThreadId, TicketId, UserId};
-use crate::mount::{Access, Grants, Library, Session};
+use crate::id::{LibraryId, UserId};
+use crate::mount::{Grants, Identity, IdentitySpec, Library, MOUNTS, MountSpec, Session};
 
 /// The bucket of an embedded store that is given no other.
 const EMBEDDED_BUCKET: &str = "skillfs";
@@ -97,41 +97,45 @@ pub(super) fn role(global: &Global) -> Result<Option<Role>> {
 }
 
 pub(super) fn session(global: &Global) -> Result<Session> {
-    Ok(Session {
-        user: config::given(&global.user, env::USER).map(UserId::try_from).transpose()?,
-        thread: config::given(&global.thread, env::THREAD).map(ThreadId::try_from).transpose()?,
-        ticket: config::given(&global.ticket, env::TICKET).map(TicketId::try_from).transpose()?,
-        libraries: libraries(global)?,
-        grants: grants(global),
-        ..Session::default()
-    })
+    let mut session = Session { grants: grants(global), ..Session::default() };
+    for identity in Identity::ALL {
+        for id in ids(global, identity) {
+            session.identify(identity, &id)?;
+        }
+    }
+    Ok(session)
 }
 
 fn grants(global: &Global) -> Grants {
     if global.read_only {
         return Grants::READ_ONLY;
     }
-    let ticket = match global.grant.contains(&Grant::TicketWrite) {
-        true => Access::ReadWrite,
-        false => Access::ReadOnly,
-    };
-    Grants { ticket, ..Grants::default() }
+    let granted = MOUNTS.iter().filter(|spec| global.session.grants(spec)).filter_map(MountSpec::grant);
+    granted.fold(Grants::default(), Grants::with)
 }
 
-/// `--library` as often as wanted, else a list between commas in the environment.
-fn libraries(global: &Global) -> Result<Vec<LibraryId>> {
-    let listed =
-        config::given(&None, env::LIBRARIES).filter(|_| global.library.is_empty()).unwrap_or_default();
-    let listed = listed.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned);
-    global.library.iter().cloned().chain(listed).map(LibraryId::try_from).collect()
+/// Those of the flags, else those of the environment.
+fn ids(global: &Global, identity: Identity) -> Vec<String> {
+    let given: Vec<_> = global.session.ids(identity).map(str::to_owned).collect();
+    if !given.is_empty() {
+        return given;
+    }
+    let IdentitySpec { variable, several, .. } = identity.spec();
+    let set = config::given(&None, variable);
+    if !several {
+        return set.into_iter().collect();
+    }
+    let listed = set.unwrap_or_default();
+    listed.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned).collect()
 }
 
 /// The library that the flags name. Never the environment's: what was set for a session must not lead
 /// an administrator to the wrong place.
 pub(super) fn library(global: &Global) -> Result<Library> {
-    match (&global.user, global.library.as_slice()) {
-        (Some(user), []) => Ok(Library::User(UserId::try_from(user.clone())?)),
-        (None, [library]) => Ok(Library::Shared(LibraryId::try_from(library.clone())?)),
+    let ids = |identity| global.session.ids(identity).collect::<Vec<_>>();
+    match (ids(Identity::User).as_slice(), ids(Identity::Library).as_slice()) {
+        ([user], []) => Ok(Library::User(UserId::parse(user)?)),
+        ([], [library]) => Ok(Library::Shared(LibraryId::parse(library)?)),
         _ => Err(Error::new(ErrorKind::InvalidInput, "name the one library that is meant")
             .with_hint("give `--user ID` for a user's own, or `--library ID` for a shared one")),
     }

@@ -124,7 +124,7 @@ pub(super) async fn prune(global: &Global, output: &Output) -> Result<ExitCode> 
 
 pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
     let fs = connect(global, false, output).await?;
-    if global.user.is_some() || !global.library.is_empty() {
+    if global.session.has_library() {
         let skills = fs.library_skills(&library(global)?).await?;
         if output.is_json() {
             return lines(&skills);
@@ -173,7 +173,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
 
 pub(super) async fn stats(global: &Global, output: &Output) -> Result<ExitCode> {
     let fs = connect(global, false, output).await?;
-    let libraries = if global.user.is_some() || !global.library.is_empty() {
+    let libraries = if global.session.has_library() {
         vec![library(global)?]
     } else {
         let found = fs.libraries().await?;

@@ -13,6 +13,7 @@ use super::terminal::{
 use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
 use crate::entry::{Entry, Listing, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
+use crate::mount::Identity;
 use crate::path::VirtualPath;
 use crate::store::SessionCredentials;
 
@@ -253,7 +254,8 @@ impl Output {
     /// That a session without mounts sees nothing.
     pub(super) fn mounts(&self, backend: &S3Backend) {
         if backend.mounts().next().is_none() {
-            self.note("this session has no mounts; name a user, a thread or a ticket");
+            let nouns = Identity::nouns(Identity::single());
+            self.note(&format!("this session has no mounts; name {nouns}"));
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     let (source, new) = read(&args, output).await?;
     let options = options(&args, &source);
     if let Some(file) = &args.users {
-        if global.user.is_some() || !global.library.is_empty() {
+        if global.session.has_library() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 "`--users` is in the place of `--user` and `--library`",

@@ -4,8 +4,8 @@ use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, shell};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ThreadId;
-use crate::mount::{Access, Grants, Library, Mounts, Session, WritableKey};
-use crate::path::VirtualPath;
+use crate::mount::{Access, Grants, Identity, Library, MOUNTS, MountSpec, Mounts, Session, WritableKey};
+use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::store::{LastWork, Reason, Store, Trouble};
 
 /// What a look at one place found.
@@ -68,15 +68,15 @@ pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &m
     if place.library.is_none() {
         say(if line.broken {
             Check::skipped("write", SILENT)
-        } else if place.access == Access::ReadWrite {
+        } else if place.mount.access() == Access::ReadWrite {
             let check = write(store, mounts, place, line).await;
             written = Some(check.verdict == super::Verdict::Good);
             check
         } else {
             let check = Check::skipped("write", "read-only in this session");
-            match place.mount.name() {
-                Some("ticket") => check.fix("add `--grant ticket-write` to look at that, too"),
-                _ => check,
+            match place.mount.spec().grant_flag() {
+                Some(grant) => check.fix(format!("add `--grant {grant}` to look at that, too")),
+                None => check,
             }
         });
     }
@@ -135,7 +135,7 @@ async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, l
 }
 
 async fn write(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Check {
-    let key = match (mounts.target(&place.mount), probe_name(store)) {
+    let key = match (mounts.target(place.mount.path()), probe_name(store)) {
         (Ok(target), Ok(name)) => target.probe(&name),
         (Err(error), _) | (_, Err(error)) => return Check::failed("write", &error),
     };
@@ -213,7 +213,8 @@ pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool
     match written {
         None if backend.mounts().next().is_none() => return Check::skipped(NAME, NO_SESSION),
         None => {
-            return Check::skipped(NAME, "there is no mount to try them in").fix("add `--thread ID`");
+            return Check::skipped(NAME, "there is no mount to try them in")
+                .fix(format!("add {}", Identity::flags([Identity::Thread])));
         }
         Some(false) => return Check::skipped(NAME, "writing does not work"),
         Some(true) => {}
@@ -329,18 +330,20 @@ impl Trespasses {
 
 async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<Trespasses> {
     let mut found = Trespasses::default();
-    for (prefix, what) in [
-        (Mounts::of_all_threads(), "it may list `threads/`"),
-        (Library::of_all_users(), "it may list the whole bucket"),
-    ] {
+    for identity in [Identity::Thread, Identity::User] {
+        let all = Mounts::of_all(identity);
+        let what = match all.as_str() {
+            "" => "it may list the whole bucket".to_owned(),
+            prefix => format!("it may list `{prefix}`"),
+        };
         if !line.broken {
-            found.note(what, store.try_list(&prefix).await, line);
+            found.note(&what, store.try_list(&all).await, line);
         }
     }
     // A thread that nobody has.
     let thread = ThreadId::parse(&format!("skillfs-doctor-{}", store.fresh_id()?))?;
     let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
-    let other = mounts.target(&VirtualPath::top_level("workspace"))?.probe(&probe_name(store)?);
+    let other = mounts.target(&VirtualPath::top_level(WORKING_DIRECTORY))?.probe(&probe_name(store)?);
     if !line.broken {
         found.note("it may read in another thread", store.try_read(other.key()).await, line);
     }
@@ -358,7 +361,7 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
         let (_, file) = library.file(&probe_name(store)?)?;
         closed.push((format!("it may write to {library}"), file));
     }
-    let grants = Grants { workspace: Access::ReadWrite, ticket: Access::ReadWrite };
+    let grants = MOUNTS.iter().filter_map(MountSpec::grant).fold(session.grants, Grants::with);
     let granted = Mounts::of(&Session { grants, ..session.clone() });
     for mount in Mounts::of(session).iter() {
         if mount.access() == Access::ReadOnly

@@ -11,7 +11,7 @@ use super::{Kept, Origin, OriginKind, SkillFiles, Source, SourceCategory, Source
 use crate::entry::format_time;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Document, Severity, Yaml};
-use crate::path::VirtualPath;
+use crate::path::{SKILLS, VirtualPath};
 use crate::skill::{Dependencies, Skill, SkillLibrary};
 
 /// What a skill may require only when somebody agrees.
@@ -295,7 +295,7 @@ fn dangerous(document: &Document) -> Vec<String> {
 
 /// The skill as a library would list it, to look at what it depends on.
 fn listed(skill: &SourceSkill, document: &Document) -> Option<Skill> {
-    let location = VirtualPath::top_level("skills").join_exact(&format!("{}/SKILL.md", skill.path))?;
+    let location = VirtualPath::top_level(SKILLS).join_exact(&format!("{}/SKILL.md", skill.path))?;
     Some(Skill {
         path: skill.path.clone(),
         location,

@@ -15,7 +15,7 @@ use crate::ambient::Instant;
 use crate::cache::Evidence;
 use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::mount::Reach;
+use crate::mount::{Identity, IdentitySpec, Owner, Reach};
 use crate::policy::{self, MOST_CHARACTERS, Place};
 
 /// Credentials are renewed so long before they end, and earlier for some, so that not all are renewed at once.
@@ -66,9 +66,9 @@ impl ScopeId {
         let mut sum = Sha256::new();
         for reach in reach {
             let (kind, prefix) = match reach {
-                Reach::Below { prefix, write: false } => ("r", prefix),
-                Reach::Below { prefix, write: true } => ("w", prefix),
-                Reach::Library { home } => ("l", home),
+                Reach::Below { prefix, write: false, .. } => ("r", prefix),
+                Reach::Below { prefix, write: true, .. } => ("w", prefix),
+                Reach::Library { home, .. } => ("l", home),
             };
             // No prefix has a line end in it.
             sum.update([kind, " ", prefix, "\n"].concat());
@@ -150,7 +150,7 @@ impl Sts {
                 ErrorKind::InvalidInput,
                 "the session has no mounts, so there is nothing to ask credentials for",
             )
-            .with_hint("name a user, a thread, a ticket or a library")
+            .with_hint(format!("name {}", Identity::nouns(Identity::ALL)))
         })?;
         if policy.len() <= MOST_CHARACTERS {
             return Ok(policy);
@@ -251,23 +251,16 @@ impl Sts {
 /// What the role's own policy reads: who the session is.
 fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
     let mut tags: Vec<(String, &str)> = Vec::new();
-    let mut libraries = 0;
-    for reach in reach {
-        let (name, id) = match reach {
-            Reach::Below { prefix, .. } => match prefix.trim_end_matches('/').split_once('/') {
-                Some(("threads", id)) => ("thread".to_owned(), id),
-                Some(("tickets", id)) => ("ticket".to_owned(), id),
-                _ => continue,
-            },
-            Reach::Library { home } => match home.trim_end_matches('/').split_once('/') {
-                Some((_, library)) => {
-                    libraries += 1;
-                    (format!("library{libraries}"), library)
-                }
-                None => ("user".to_owned(), home.trim_end_matches('/')),
-            },
-        };
-        tags.push((name, id));
+    let mut owners: Vec<&Owner> = Vec::new();
+    for owner in reach.iter().map(Reach::owner) {
+        // Several mounts may belong to the same one, and STS takes a tag once.
+        if owners.contains(&owner) {
+            continue;
+        }
+        owners.push(owner);
+        let IdentitySpec { tag, several, .. } = owner.identity().spec();
+        let alike = owners.iter().filter(|other| other.identity() == owner.identity()).count();
+        tags.push((if several { format!("{tag}{alike}") } else { tag.to_owned() }, owner.id()));
     }
     if tags.len() > MOST_TAGS {
         return Err(Error::new(
