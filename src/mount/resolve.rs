@@ -1,0 +1,771 @@
+//! The mounts of one session, and where a path leads in it. No I/O.
+//!
+//! - A path outside the session's mounts has no key, whether something is there or not.
+//! - What may be changed is decided here, by [`Mounts::target`], and nowhere else.
+//! - Below a mount of libraries a path has one key in each layer; which one counts, only all libraries together tell.
+
+use super::keys::{Directory, KeyPrefix, MAX_KEY_BYTES, ObjectKey, WritableKey, checked_key};
+use super::library::{self, Library};
+use super::reach::Reach;
+use super::session::{Access, Owner, Session};
+use super::table::{Identity, MOUNTS, MountSpec};
+use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::id::LibraryId;
+use crate::index::{ReleaseId, Sha256};
+use crate::path::VirtualPath;
+
+/// One directory below `/` and the prefix of the bucket behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    spec: &'static MountSpec,
+    path: VirtualPath,
+    access: Access,
+    /// What lies behind it, the first layer first; more than one only for `/skills`.
+    layers: Vec<Layer>,
+}
+
+/// One prefix of the bucket that a mount shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Layer {
+    of: Owner,
+    prefix: KeyPrefix,
+}
+
+impl Mount {
+    /// Where it is mounted: `/workspace`, `/ticket` or `/skills`.
+    #[must_use]
+    pub fn path(&self) -> &VirtualPath {
+        &self.path
+    }
+
+    /// What the session may do there.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn spec(&self) -> &'static MountSpec {
+        self.spec
+    }
+
+    /// The mount, if the session has one of its identities.
+    fn of(session: &Session, spec: &'static MountSpec) -> Option<Self> {
+        let mut layers = Vec::new();
+        for layer in spec.layers {
+            layers.extend(session.owners(layer.identity).into_iter().map(|of| {
+                let prefix = KeyPrefix(of.home() + layer.folder);
+                Layer { of, prefix }
+            }));
+        }
+        let access = spec.grant().map_or(Access::ReadOnly, |grant| session.grants.access(grant));
+        let path = VirtualPath::top_level(spec.name);
+        (!layers.is_empty()).then_some(Self { spec, path, access, layers })
+    }
+
+    fn reach(&self) -> impl Iterator<Item = Reach> {
+        self.layers.iter().map(|Layer { of, prefix }| {
+            let of = of.clone();
+            match self.spec.has_libraries() {
+                true => Reach::library(of),
+                false => {
+                    let write = self.access == Access::ReadWrite;
+                    Reach::Below { prefix: prefix.as_str().to_owned(), write, of }
+                }
+            }
+        })
+    }
+
+    fn directory(&self, layer: usize) -> Option<Directory> {
+        let prefix = self.layers.get(layer)?.prefix.clone();
+        Some(Directory::new(self.path.clone(), prefix))
+    }
+}
+
+/// Where a path leads in a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// `/`, which lists the mounts.
+    Root,
+    /// A mount itself: a directory that always exists.
+    Mount(Directory),
+    /// Something inside a mount: a file, a directory, both or nothing.
+    Inside { key: ObjectKey, directory: Directory },
+    /// `/skills`, or something inside it: only all its libraries together can tell.
+    Layered,
+}
+
+/// A place that the session may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub(crate) path: VirtualPath,
+    /// The mount that it lies in.
+    pub(crate) mount: Directory,
+    /// The file of this name; `None` for the mount itself.
+    pub(crate) key: Option<WritableKey>,
+    /// The directory of this name.
+    pub(crate) directory: Directory,
+}
+
+impl Target {
+    /// A key that a listing of this directory found, nameable or not.
+    pub(crate) fn listed(&self, key: &str) -> Option<WritableKey> {
+        self.directory.relative(key)?;
+        Some(WritableKey(ObjectKey(key.to_owned())))
+    }
+
+    /// A file below this directory, by its name there.
+    pub(crate) fn below(&self, relative: &str) -> Result<(VirtualPath, WritableKey)> {
+        let path = self.path.join_exact(relative).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidPath, format!("no path can name `{}`", shorten(relative)))
+                .at(&self.path)
+        })?;
+        let key = checked_key(&path, format!("{}{relative}", self.directory.prefix().as_str()))?;
+        Ok((path, WritableKey(key)))
+    }
+
+    /// The marker that makes a directory below this one exist; its own with an empty name.
+    pub(crate) fn marker(&self, relative: &str) -> Option<WritableKey> {
+        let key = match relative {
+            "" => self.directory.prefix().as_str().to_owned(),
+            relative => {
+                let name = relative.strip_suffix('/')?;
+                self.path.join_exact(name)?;
+                format!("{}{name}/", self.directory.prefix().as_str())
+            }
+        };
+        (key.len() <= MAX_KEY_BYTES).then_some(WritableKey(ObjectKey(key)))
+    }
+
+    /// A file of the mount that is ours to make and to take away again.
+    pub(crate) fn probe(&self, name: &str) -> WritableKey {
+        WritableKey(ObjectKey(format!("{}{name}", self.mount.prefix().as_str())))
+    }
+}
+
+/// The mounts of one session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    pub(crate) fn of(session: &Session) -> Self {
+        Self(MOUNTS.iter().filter_map(|spec| Mount::of(session, spec)).collect())
+    }
+
+    /// What of the bucket lies behind them, in an order that does not depend on that of the libraries.
+    pub(crate) fn reach(&self) -> Vec<Reach> {
+        let mut reach: Vec<_> = self.iter().flat_map(Mount::reach).collect();
+        reach.sort();
+        reach
+    }
+
+    /// Where the prefixes of all users, threads, tickets or libraries lie. No session may list them.
+    pub(crate) fn of_all(identity: Identity) -> KeyPrefix {
+        KeyPrefix(identity.spec().root.to_owned())
+    }
+
+    /// Whether the mount of this name shows libraries.
+    pub(crate) fn is_layered(name: &str) -> bool {
+        MountSpec::named(name).is_some_and(MountSpec::has_libraries)
+    }
+
+    /// In the order of their paths.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter()
+    }
+
+    /// The mount that shows libraries.
+    fn skills(&self) -> Option<&Mount> {
+        self.iter().find(|mount| mount.spec.has_libraries())
+    }
+
+    /// The layers of `/skills`, the first one first, as directories; none without the mount.
+    pub(crate) fn skill_layers(&self) -> Vec<Directory> {
+        let Some(mount) = self.skills() else { return Vec::new() };
+        (0..mount.layers.len()).filter_map(|layer| mount.directory(layer)).collect()
+    }
+
+    /// Whose a layer of `/skills` is.
+    fn skills_owner(&self, layer: usize) -> Option<&Owner> {
+        Some(&self.skills()?.layers.get(layer)?.of)
+    }
+
+    /// The library behind a layer of `/skills`.
+    pub(crate) fn library(&self, layer: usize) -> Option<Library> {
+        match self.skills_owner(layer)? {
+            Owner::User(id) => Some(Library::User(id.clone())),
+            Owner::Library(id) => Some(Library::Shared(id.clone())),
+            Owner::Thread(_) | Owner::Ticket(_) => None,
+        }
+    }
+
+    /// The shared library behind a layer of `/skills`; `None` for the user's own.
+    pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
+        match self.skills_owner(layer)? {
+            Owner::Library(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The index of a layer of `/skills`. It is next to the library, and no path names it.
+    pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
+        Some(library::index_of(self.skills_owner(layer)?))
+    }
+
+    /// The content of a published file of a layer of `/skills`.
+    pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256, id: &ReleaseId) -> Option<ObjectKey> {
+        Some(library::blob_of(self.skills_owner(layer)?, sha256, id))
+    }
+
+    /// Resolves a path. No I/O.
+    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
+        match self.mount_of(path)? {
+            None => Ok(Location::Root),
+            Some(mount) if mount.spec.has_libraries() => {
+                // The longest layer decides whether the name fits into a key.
+                for layer in 0..mount.layers.len() {
+                    Self::resolve_in(mount, layer, path)?;
+                }
+                Ok(Location::Layered)
+            }
+            Some(mount) => Self::resolve_in(mount, 0, path),
+        }
+    }
+
+    /// Resolves a path in one layer of its mount. No I/O.
+    pub(crate) fn resolve_layer(&self, path: &VirtualPath, layer: usize) -> Result<Location> {
+        match self.mount_of(path)? {
+            None => Ok(Location::Root),
+            Some(mount) => Self::resolve_in(mount, layer, path),
+        }
+    }
+
+    /// Resolves a path that shall be changed. No I/O.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReadOnly`] for all of `/skills`, be it there or not, for `/` and for every mount that
+    /// the session was not granted.
+    pub(crate) fn target(&self, path: &VirtualPath) -> Result<Target> {
+        let refused = |message: String, hint: &str| {
+            Err(Error::new(ErrorKind::ReadOnly, message).at(path).with_hint(hint))
+        };
+        let Some(first) = path.segments().next() else {
+            return refused(
+                "`/` holds the mounts and cannot be changed".to_owned(),
+                "write below `/workspace`",
+            );
+        };
+        if Self::is_layered(first) {
+            return refused(
+                format!("`{path}` is read-only: `/{first}` takes no writes"),
+                "work in `/workspace`, on a copy (`cp`) where you need one; administrators publish skills",
+            );
+        }
+        let Some(mount) = self.mount_of(path)? else { return Err(self.no_such_mount(path)) };
+        if mount.access != Access::ReadWrite {
+            let way = match mount.spec.grant_flag() {
+                Some(grant) => format!("`--grant {grant}`"),
+                None => "without `--read-only`".to_owned(),
+            };
+            return refused(
+                format!("`{path}` is read-only: this session may not write to `{}`", mount.path),
+                &format!("open the session with the grant to write it ({way})"),
+            );
+        }
+        let Location::Mount(top) = Self::resolve_in(mount, 0, &mount.path)? else {
+            return Err(self.no_such_mount(path));
+        };
+        Ok(match Self::resolve_in(mount, 0, path)? {
+            Location::Inside { key, directory } => {
+                Target { path: path.clone(), mount: top, key: Some(WritableKey(key)), directory }
+            }
+            _ => Target { path: path.clone(), mount: top.clone(), key: None, directory: top },
+        })
+    }
+
+    /// The mount that a path lies in; `None` for the root.
+    fn mount_of(&self, path: &VirtualPath) -> Result<Option<&Mount>> {
+        let Some(first) = path.segments().next() else { return Ok(None) };
+        let mount = self.iter().find(|mount| mount.path.name() == Some(first));
+        mount.map(Some).ok_or_else(|| self.no_such_mount(path))
+    }
+
+    fn resolve_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Result<Location> {
+        let top = mount.directory(layer).ok_or_else(|| {
+            Error::new(ErrorKind::Internal, format!("`{}` has no layer {layer}", mount.path)).at(path)
+        })?;
+        let relative = path.as_str()[mount.path.as_str().len()..].trim_start_matches('/');
+        if relative.is_empty() {
+            return Ok(Location::Mount(top));
+        }
+        let key = format!("{}{relative}", top.prefix().as_str());
+        let key = checked_key(path, key)?;
+        let directory = Directory::new(path.clone(), KeyPrefix(format!("{}/", key.as_str())));
+        Ok(Location::Inside { directory, key })
+    }
+
+    fn no_such_mount(&self, path: &VirtualPath) -> Error {
+        let names: Vec<_> = self.iter().map(|m| format!("`{}`", m.path)).collect();
+        let hint = match path.segments().next().and_then(MountSpec::named) {
+            Some(spec) => spec.needs(),
+            None if names.is_empty() => {
+                let nouns = Identity::nouns(Identity::single());
+                format!("this session has no mounts: open it with {nouns}")
+            }
+            None => format!("this session has {}", names.join(", ")),
+        };
+        Error::new(ErrorKind::NotFound, format!("no such file or directory: `{}`", shorten(path.as_str())))
+            .at(path)
+            .with_hint(hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::id::{ThreadId, TicketId, UserId};
+
+    fn session(user: &str, thread: &str, ticket: &str) -> Session {
+        Session {
+            user: Some(UserId::parse(user).unwrap()),
+            thread: Some(ThreadId::parse(thread).unwrap()),
+            ticket: Some(TicketId::parse(ticket).unwrap()),
+            ..Session::default()
+        }
+    }
+
+    /// Of `/skills`, where it leads in the first library.
+    fn first(mounts: &Mounts, path: &VirtualPath) -> Result<Location> {
+        match mounts.resolve(path)? {
+            Location::Layered => mounts.resolve_layer(path, 0),
+            other => Ok(other),
+        }
+    }
+
+    fn key(mounts: &Mounts, path: &str) -> Result<String> {
+        match first(mounts, &VirtualPath::parse(path)?)? {
+            Location::Root => Ok(String::new()),
+            Location::Mount(directory) => Ok(directory.prefix().as_str().to_owned()),
+            Location::Inside { key, .. } => Ok(key.as_str().to_owned()),
+            Location::Layered => panic!("a layer has none"),
+        }
+    }
+
+    #[test]
+    fn the_mount_table_holds() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        let check = |path: &str, expected: &str| assert_eq!(key(&mounts, path).unwrap(), expected);
+        check("/workspace/notes.md", "threads/t1/notes.md");
+        check("/ticket/requirements.md", "tickets/k1/requirements.md");
+        check("/skills/escrituras/compraventa/SKILL.md", "u1/skills/escrituras/compraventa/SKILL.md");
+        check("notes.md", "threads/t1/notes.md");
+        check("/workspace", "threads/t1/");
+        check("/", "");
+    }
+
+    #[test]
+    fn libraries_are_layers_behind_the_users_own() {
+        let libraries = vec![LibraryId::parse("acme").unwrap(), LibraryId::parse("skills").unwrap()];
+        let mounts = Mounts::of(&Session { libraries, ..session("u1", "t1", "k1") });
+        let path = VirtualPath::parse("/skills/a/SKILL.md").unwrap();
+        assert_eq!(mounts.resolve(&path).unwrap(), Location::Layered);
+        let in_layer = |layer| match mounts.resolve_layer(&path, layer).unwrap() {
+            Location::Inside { key, .. } => key.as_str().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(in_layer(0), "u1/skills/a/SKILL.md");
+        assert_eq!(in_layer(1), "shared/acme/skills/a/SKILL.md");
+        assert_eq!(in_layer(2), "shared/skills/skills/a/SKILL.md");
+        assert!(mounts.resolve_layer(&path, 3).is_err());
+        assert_eq!(mounts.library_of(0), None);
+        assert_eq!(mounts.library_of(1).unwrap().as_str(), "acme");
+        // A library alone is a mount too, of one layer.
+        let libraries = vec![LibraryId::parse("acme").unwrap()];
+        let mounts = Mounts::of(&Session { libraries, ..Session::default() });
+        assert_eq!(key(&mounts, path.as_str()).unwrap(), "shared/acme/skills/a/SKILL.md");
+    }
+
+    #[test]
+    fn names_are_never_decoded() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        for name in ["v1..v2.md", "100%.md", "%41", "a b", "a+b", "é", "🦀", "%2f"] {
+            assert_eq!(key(&mounts, &format!("/workspace/{name}")).unwrap(), format!("threads/t1/{name}"));
+        }
+    }
+
+    #[test]
+    fn mounts_match_whole_segments_in_their_own_case() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        for path in [
+            "/skillsfoo",
+            "/Skills",
+            "/skill",
+            "/workspace2/x",
+            "/u1/skills/x",
+            "/threads/t1/x",
+            "/etc",
+            // Whoever knows how keys are made.
+            "/threads/t2/x",
+            "/threads",
+            "/tickets/k2/x",
+            "/tickets",
+            "/shared/acme/skills/x",
+            "/shared",
+            "/u2/skills/x",
+            "/u1",
+            "/u1/.skillfs/index.json",
+            "/.skillfs/index.json",
+            "/t1",
+            "/k1",
+            "/bucket/threads/t2/x",
+            // Other spellings of a mount.
+            "/SKILLS/x",
+            "/WORKSPACE/x",
+            "/Ticket/x",
+            "/workspace /x",
+            "/ workspace/x",
+            "/workspace./x",
+            "/skills.md",
+            "/.workspace/x",
+            "/workspace%2f",
+            "/workspace%00/x",
+            "/%77orkspace/x",
+            "/workspaceｅ",
+            "/ｗorkspace/x",
+            "/worksp\u{430}ce/x",
+            "/workspace\u{200b}/x",
+            "/skill\u{17f}/x",
+            "/s\u{212a}ills/x",
+            "/~/x",
+            "/~root",
+            "/workspace:x",
+            "/workspace?x",
+            "/workspace#x",
+            "/*",
+            "/*/x",
+            "/{workspace,skills}/x",
+            "/work*/x",
+        ] {
+            assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        }
+    }
+
+    /// Nothing is normalised, so a look-alike is a name like any other: in the own prefix, byte by byte.
+    #[test]
+    fn look_alikes_of_dots_and_slashes_are_plain_names() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        for name in [
+            "\u{ff0e}\u{ff0e}",
+            "\u{2024}\u{2024}",
+            "\u{2025}",
+            "\u{fe52}\u{fe52}",
+            "\u{fe30}",
+            ".\u{200b}.",
+            ".\u{feff}.",
+            "\u{202e}..",
+            ". .",
+            ".. ",
+            " ..",
+            "...",
+            "....",
+            "..;",
+            "..%",
+            "..%00",
+            "..%ff",
+            "%c0%ae%c0%ae",
+            "%e0%80%ae%e0%80%ae",
+            "%uff0e%uff0e",
+            "%u002e%u002e",
+            "&#46;&#46;",
+            "\u{b7}\u{b7}",
+            "a\u{2215}..\u{2215}b",
+            "..\u{2215}t2",
+            "..\u{ff0f}t2",
+            "..\u{2044}t2",
+            "..\u{29f8}t2",
+            "..%2ft2",
+            "..%5ct2",
+            "..%252ft2",
+            "..:t2",
+            "\u{ff3c}..\u{ff3c}t2",
+            "~",
+            "~root",
+            "$HOME",
+            "${aws:username}",
+            "*",
+            "?",
+            "CON",
+            "NUL",
+            "aux.md",
+            "com1",
+            "x:y",
+            ".skillfs",
+            ".git",
+            "s3:",
+            "a.md%00.png",
+            "a.md ",
+            "a.md.",
+            "-rf",
+            "--",
+            "|sh",
+            "$(id)",
+        ] {
+            let path = format!("/workspace/{name}");
+            assert_eq!(key(&mounts, &path).unwrap(), format!("threads/t1/{name}"), "{name:?}");
+            let path = format!("/workspace/{name}/t2/x");
+            assert_eq!(key(&mounts, &path).unwrap(), format!("threads/t1/{name}/t2/x"), "{name:?}");
+        }
+    }
+
+    /// S3 tells letters apart by their case, and so do we: `Threads` is a user like any other, with a prefix of its own.
+    #[test]
+    fn an_identifier_stays_between_its_slashes() {
+        for id in [
+            "Threads",
+            "THREADS",
+            "threads2",
+            "threads.",
+            "tickets-",
+            "Shared",
+            "sHARED",
+            "shared@x",
+            "skills",
+            "a..b",
+            "a...",
+            "u1..",
+            "~",
+            "-",
+            "-rf",
+            "t1+t2",
+            "a:b",
+            "a=b",
+            "a|b",
+            "a#b",
+            "http:",
+            "CON",
+            "nul",
+            "1",
+            "01",
+            "+1",
+            "0x1",
+            "null",
+            "None",
+            "true",
+            "C:",
+            "x@y@z",
+            "--",
+            "_",
+            "arn:aws:s3:::b",
+        ] {
+            let mounts = Mounts::of(&session(id, id, id));
+            for (path, expected) in [
+                ("/skills/x", format!("{id}/skills/x")),
+                ("/workspace/x", format!("threads/{id}/x")),
+                ("/ticket/x", format!("tickets/{id}/x")),
+            ] {
+                assert_eq!(key(&mounts, path).unwrap(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn absent_identity_means_absent_mount() {
+        let mounts = Mounts::of(&Session::default());
+        for path in ["/skills", "/ticket/x", "/workspace", "x"] {
+            assert_eq!(key(&mounts, path).unwrap_err().kind(), ErrorKind::NotFound, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_neighbours_key_is_no_path() {
+        let mounts = Mounts::of(&session("u1", "1", "k"));
+        let Location::Mount(directory) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()).unwrap()
+        else {
+            panic!("a mount");
+        };
+        assert_eq!(directory.path_of("threads/1/x").unwrap().as_str(), "/workspace/x");
+        let long = format!("threads/1/{}", "x".repeat(300));
+        for hidden in [
+            // Neighbours.
+            "threads/10/x",
+            "threads/1",
+            "threads/",
+            "threads",
+            "",
+            "threads/1x/y",
+            "threads/1./x",
+            "threads/1 /x",
+            "Threads/1/x",
+            "THREADS/1/x",
+            "tickets/k/x",
+            "u1/skills/x",
+            "shared/1/x",
+            "/threads/1/x",
+            "./threads/1/x",
+            "threads//1/x",
+            "xthreads/1/x",
+            "threads/1%2fx",
+            "threads/\u{661}/x",
+            "threads/0/1/x",
+            "threads/2/../1/x",
+            // In the own prefix, and no path.
+            "threads/1//x",
+            "threads/1/a/./b",
+            "threads/1/..",
+            "threads/1/a\u{1}",
+            "threads/1/",
+            "threads/1/a\\b",
+            "threads/1/../2/x",
+            "threads/1/a/../../2/x",
+            "threads/1/.",
+            "threads/1/a/",
+            "threads/1/a//",
+            "threads/1/%2e%2e/x",
+            "threads/1/%252e./x",
+            "threads/1/a\0b",
+            "threads/1/a\nb",
+            "threads/1/\u{1b}[2J",
+            "threads/1/a\u{85}",
+            "threads/1/..\\2",
+            "threads/1///",
+            &long,
+        ] {
+            assert_eq!(directory.path_of(hidden), None, "{hidden}");
+        }
+    }
+
+    #[test]
+    fn keys_end_at_1024_bytes() {
+        let mounts = Mounts::of(&session("u1", "t1", "k1"));
+        let deep = |bytes: usize| {
+            let mut path = "/workspace".to_owned();
+            let mut left = bytes - "threads/t1".len();
+            while left > 0 {
+                let take = left.min(201);
+                path.push('/');
+                path.push_str(&"x".repeat(take - 1));
+                left -= take;
+            }
+            path
+        };
+        assert_eq!(key(&mounts, &deep(1024)).unwrap().len(), 1024);
+        for bytes in [1025, 1100, 10_000, 1_000_000] {
+            let path = deep(bytes);
+            assert_eq!(key(&mounts, &path).unwrap_err().kind(), ErrorKind::InvalidPath);
+        }
+        for depth in [600, 100_000] {
+            let path = format!("/ticket{}", "/x".repeat(depth));
+            assert_eq!(key(&mounts, &path).unwrap_err().kind(), ErrorKind::InvalidPath);
+        }
+    }
+
+    /// Strings that lie close to the border: pieces of paths, ids and encodings, and any character.
+    fn hostile() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            4 => prop::sample::select(vec![
+                "/", "//", ".", "..", "...", "%2e", "%2E", "%252e", "%25", "%", "\\", "\0", "\n", " ", "+", "é", "🦀",
+                "skills", "workspace", "ticket", "threads", "tickets", "shared", "u1", "u2", "t1", "t10", "1", "10",
+                "SKILL.md", "a", "b.md", "%2f", "%5c", "\u{202e}", "\u{85}", "~", ":", "|",
+            ]).prop_map(str::to_owned),
+            1 => any::<String>(),
+            1 => "[a-z]{1,300}",
+        ];
+        prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    }
+
+    fn hostile_path() -> impl Strategy<Value = String> {
+        prop_oneof![
+            hostile(),
+            hostile().prop_map(|s| format!("/workspace/{s}")),
+            hostile().prop_map(|s| format!("/skills/{s}")),
+            hostile().prop_map(|s| format!("/ticket/{s}")),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        #[test]
+        fn no_string_yields_a_key_outside_the_session(text in hostile_path()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            if let Ok(key) = key(&mounts, &text) && !key.is_empty() {
+                let inside = ["u1/skills/", "threads/t1/", "tickets/k1/"].iter().find_map(|p| key.strip_prefix(p));
+                prop_assert!(inside.is_some(), "{text:?} -> {key:?}");
+                for segment in inside.unwrap_or_default().split('/') {
+                    prop_assert!(segment != "." && segment != "..");
+                    let decoded = percent_encoding::percent_decode_str(segment).decode_utf8_lossy();
+                    prop_assert!(decoded != "." && decoded != "..");
+                }
+                prop_assert!(key.len() <= MAX_KEY_BYTES);
+                prop_assert!(!key.chars().any(|c| c.is_control() || c == '\\'));
+            }
+        }
+
+        #[test]
+        fn no_id_yields_a_key_outside_its_own_prefix(id in hostile(), name in "[a-z]{1,8}") {
+            if let Ok(user) = UserId::parse(&id) {
+                prop_assert!(!["threads", "tickets", "shared"].contains(&user.as_str()));
+                let mounts = Mounts::of(&Session { user: Some(user), ..Session::default() });
+                let key = key(&mounts, &format!("/skills/{name}")).unwrap();
+                prop_assert_eq!(key.split('/').collect::<Vec<_>>(), [id.as_str(), "skills", &name]);
+            }
+            if let Ok(thread) = ThreadId::parse(&id) {
+                let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
+                let key = key(&mounts, &name).unwrap();
+                prop_assert_eq!(key.split('/').collect::<Vec<_>>(), ["threads", id.as_str(), &name]);
+            }
+        }
+
+        #[test]
+        fn two_sessions_never_share_a_key(a in "[a-z0-9.|@-]{1,6}", b in "[a-z0-9.|@-]{1,6}", path in hostile_path()) {
+            prop_assume!(a != b);
+            let Ok((a, b)) = UserId::parse(&a).and_then(|a| Ok((a, UserId::parse(&b)?))) else { return Ok(()) };
+            let thread = |id: &UserId| ThreadId::parse(id.as_str()).ok();
+            let ticket = |id: &UserId| TicketId::parse(id.as_str()).ok();
+            let of = |id: UserId| {
+                Mounts::of(&Session { thread: thread(&id), ticket: ticket(&id), user: Some(id), ..Session::default() })
+            };
+            let (a, b) = (of(a), of(b));
+            let Ok(path) = VirtualPath::parse(&path) else { return Ok(()) };
+            if let Ok(Location::Inside { key, .. }) = first(&a, &path) {
+                for mount in b.iter() {
+                    prop_assert!(!key.as_str().starts_with(mount.layers[0].prefix.as_str()));
+                }
+            }
+        }
+
+        #[test]
+        fn parsing_is_idempotent(text in hostile_path()) {
+            if let Ok(path) = VirtualPath::parse(&text) {
+                prop_assert_eq!(VirtualPath::parse(path.as_str()).unwrap(), path);
+            }
+        }
+
+        #[test]
+        fn the_way_back_is_exact(text in hostile_path()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            let Ok(path) = VirtualPath::parse(&text) else { return Ok(()) };
+            if let Ok(Location::Inside { key, .. }) = first(&mounts, &path) {
+                let mount = VirtualPath::parse(&format!("/{}", path.segments().next().unwrap())).unwrap();
+                let Ok(Location::Mount(directory)) = first(&mounts, &mount) else { panic!("a mount") };
+                prop_assert_eq!(directory.path_of(key.as_str()), Some(path));
+            }
+        }
+
+        #[test]
+        fn a_listed_key_comes_back_as_its_own_path_or_as_nothing(relative in hostile()) {
+            let mounts = Mounts::of(&session("u1", "t1", "k1"));
+            let Ok(Location::Mount(directory)) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()) else {
+                panic!("a mount");
+            };
+            let listed = format!("threads/t1/{relative}");
+            if let Some(path) = directory.path_of(&listed) {
+                let Ok(Location::Inside { key, .. }) = mounts.resolve(&path) else {
+                    return Err(TestCaseError::fail(format!("{path} has no key")));
+                };
+                prop_assert_eq!(key.as_str(), listed);
+            }
+        }
+    }
+}
