@@ -10,20 +10,20 @@
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use skillfs::embedded::Embedded;
-use skillfs::{CatalogFormat, ErrorKind, S3Backend, Session, Settings, SkillFs, UserId};
+use skillfs::{CatalogFormat, ErrorKind, S3Backend, Session, Settings, SkillFs, SkillPath, UserId};
 
 const SYSTEM: &str = "You draft legal documents. To use a skill, call `load_skill` with its path.";
 
 /// What an agent remembers between two turns.
 #[derive(Default)]
 struct State {
-    current_skill: Option<String>,
+    current_skill: Option<SkillPath>,
 }
 
 /// Called before each turn of the model.
 async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> skillfs::Result<String> {
     if let Some(current) = &state.current_skill {
-        match backend.load_skill(current).await {
+        match backend.load_skill(current.as_str()).await {
             Ok(loaded) => return Ok(format!("{SYSTEM}\n\n{}", loaded.to_prompt(false))),
             // Deleted since it was chosen: offer what is there now.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -39,7 +39,7 @@ async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> sk
 async fn load_skill(backend: &S3Backend, state: &mut State, skill: &str) -> String {
     match backend.load_skill(skill).await {
         Ok(loaded) => {
-            state.current_skill = Some(loaded.skill.path.clone());
+            state.current_skill = Some(loaded.skill.path.to_string());
             format!("`{}` is loaded.", loaded.skill.path)
         }
         Err(error) => error.to_string(),

@@ -162,7 +162,7 @@ pub use crate::manifest::{
     Diagnostic, Document, Manifest, Properties, Severity, Yaml, read_properties, validate,
 };
 pub use crate::mount::{Access, Grants, Library, Mount, ObjectKey, Quota, Session};
-pub use crate::path::{IntoPath, VirtualPath};
+pub use crate::path::{IntoPath, SkillPath, VirtualPath};
 pub use crate::skill::{
     AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,
     ResourceKind, Skill, SkillLibrary, Unknown, available_skills, check_folder,

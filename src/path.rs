@@ -1,9 +1,13 @@
 //! Virtual paths: what a session can name. No I/O, no keys.
 
+mod skill;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::skill::SkillPath;
+pub(crate) use self::skill::check_relative;
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// The longest name between two slashes, in bytes.
@@ -64,6 +68,19 @@ impl VirtualPath {
     /// `/name`, for the names of mounts, which are our own.
     pub(crate) fn top_level(name: &'static str) -> Self {
         Self(format!("/{name}"))
+    }
+
+    /// A path below `/skills`, by what follows the mount.
+    ///
+    /// # Errors
+    /// As [`VirtualPath::parse`].
+    pub(crate) fn in_skills(relative: &str) -> Result<Self> {
+        Self::parse(&format!("/{SKILLS}/{relative}"))
+    }
+
+    /// What follows the mount and its `/`; empty for a mount itself, and for the root.
+    pub(crate) fn below_mount(&self) -> &str {
+        self.0[1..].split_once('/').map_or("", |(_, relative)| relative)
     }
 
     /// Parses what a user, a program or a language model wrote.
@@ -128,10 +145,8 @@ impl VirtualPath {
     /// Joins names that a bucket gave us. Unlike [`VirtualPath::parse`] nothing is folded: an
     /// empty or `.` segment has no path, so that two keys never share one.
     pub(crate) fn join_exact(&self, relative: &str) -> Option<Self> {
-        for segment in relative.split('/') {
-            if segment.is_empty() || segment == "." || check_segment(segment).is_err() {
-                return None;
-            }
+        if !is_exact(relative) {
+            return None;
         }
         let base = if self.is_root() { "" } else { &self.0 };
         Some(Self(format!("{base}/{relative}")))
@@ -146,6 +161,28 @@ impl VirtualPath {
         }
         Some(Self(format!("{}.md", self.0)))
     }
+}
+
+/// Whether a relative path is one as it stands: all its names are valid, and none would be folded.
+pub(crate) fn is_exact(relative: &str) -> bool {
+    let valid = |name: &str| !name.is_empty() && name != "." && check_segment(name).is_ok();
+    relative.split('/').all(valid)
+}
+
+/// The directories above a relative path, the nearest last.
+pub(crate) fn parents(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+/// The last name of a path.
+pub(crate) fn leaf(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// Whether a relative path is a directory or lies in it; all do for an empty one. A whole name counts: `ab` is not in `a`.
+pub(crate) fn is_within(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
+    directory.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Why a segment can never be a name.
@@ -196,6 +233,9 @@ fn check_segment(segment: &str) -> Result<(), BadSegment> {
 /// Whether a server or proxy that decodes percent-encoding, once or many times, would see `.` or
 /// `..`. A plain `.` was folded before this is asked.
 pub(crate) fn reads_as_dots(segment: &str) -> bool {
+    if !segment.contains('%') {
+        return segment == "." || segment == "..";
+    }
     let mut bytes = segment.as_bytes().to_vec();
     while bytes.contains(&b'%') {
         let decoded: Vec<u8> = percent_encoding::percent_decode(&bytes).collect();

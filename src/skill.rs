@@ -20,14 +20,14 @@ pub(crate) use self::local::judge;
 pub use self::local::{LocalSkill, check_folder};
 use crate::id::LibraryId;
 use crate::manifest::{Diagnostic, Manifest};
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, VirtualPath};
 
 /// A skill of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Skill {
     /// Its path below `/skills`: `category/skill`; categories may nest, and there may be none.
-    pub path: String,
+    pub path: SkillPath,
     /// Its `SKILL.md`.
     pub location: VirtualPath,
     /// The shared library it comes from; `None` for the user's own.
@@ -63,13 +63,13 @@ impl Skill {
     /// What stands before its own name; empty without a category.
     #[must_use]
     pub fn category(&self) -> &str {
-        self.path.rsplit_once('/').map_or("", |(category, _)| category)
+        self.path.category()
     }
 
     /// The last part of its path.
     #[must_use]
     pub fn leaf(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or_default()
+        self.path.name()
     }
 }
 
@@ -131,12 +131,6 @@ impl ResourceKind {
             Self::Other => "other",
         }
     }
-}
-
-/// Whether a path is a category or lies in it. A whole name counts: `ab` is not in `a`.
-fn is_within(path: &str, category: &str) -> bool {
-    let rest = path.strip_prefix(category);
-    category.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// A directory that holds skills.

@@ -64,7 +64,7 @@ pub use self::tools::TOOL_NAMES;
 pub use self::write::{Existing, FolderWritten, write_folder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Diagnostic, Document, skill_file_rank};
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, check_relative, parents};
 
 /// What is kept until nobody needs the files in it: the folder that an archive or a repository lies in.
 #[cfg(feature = "import")]
@@ -102,7 +102,7 @@ pub struct Source {
 #[non_exhaustive]
 pub struct SourceSkill {
     /// Its path in a library: `category/skill` or `skill`. Every name in it is valid there.
-    pub path: String,
+    pub path: SkillPath,
     /// The folder it was found in.
     pub folder: PathBuf,
     /// All its files, by name, `SKILL.md` among them.
@@ -142,7 +142,7 @@ pub struct Registry {
 #[non_exhaustive]
 pub struct SkillFiles {
     /// Its path in a library: `category/skill` or `skill`.
-    pub path: String,
+    pub path: SkillPath,
     /// Its files, by name.
     pub files: Vec<SourceFile>,
 }
@@ -154,12 +154,11 @@ impl SkillFiles {
     /// [`ErrorKind::InvalidPath`] when the path or a file's name can never lie in a library;
     /// [`ErrorKind::InvalidInput`] when two files have one name, or one is a folder of another.
     pub fn new(path: impl Into<String>, mut files: Vec<SourceFile>) -> Result<Self> {
-        let path = path.into();
-        check_name(&path)?;
+        let path = SkillPath::try_from(path.into())?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let mut names = std::collections::BTreeSet::new();
         for file in &files {
-            check_name(&file.name).map_err(|error| error.during("take", &path))?;
+            check_relative(&file.name).map_err(|error| error.during("take", &path))?;
             if !names.insert(file.name.as_str()) {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
@@ -168,8 +167,7 @@ impl SkillFiles {
             }
         }
         for name in &names {
-            let parents = name.match_indices('/').map(|(at, _)| &name[..at]);
-            if let Some(parent) = parents.into_iter().find(|parent| names.contains(parent)) {
+            if let Some(parent) = parents(name).find(|parent| names.contains(parent)) {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!("in the skill `{path}`, `{parent}` is a file and the folder of `{name}`"),
@@ -182,7 +180,7 @@ impl SkillFiles {
     /// The last name of its path.
     #[must_use]
     pub fn name(&self) -> &str {
-        leaf(&self.path)
+        self.path.name()
     }
 
     /// Its `SKILL.md`, however that is spelled.
@@ -314,7 +312,7 @@ pub struct Skipped {
     pub refused: bool,
     /// The path that the skill would have in a library, where it could have one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub skill: Option<String>,
+    pub skill: Option<SkillPath>,
 }
 
 /// How a source is read.
@@ -437,29 +435,9 @@ impl Source {
 
     /// A skill is refused: what it is below the source, and the path that it would have in a library.
     fn refuse(&mut self, path: impl Into<String>, skill: &str, reason: impl Into<String>) {
-        let skill = check_name(skill).is_ok().then(|| skill.to_owned());
+        let skill = SkillPath::exact(skill);
         self.skipped.push(Skipped { path: path.into(), reason: reason.into(), refused: true, skill });
     }
-}
-
-/// Whether a path of one or more names can lie in a library.
-fn check_name(path: &str) -> Result<()> {
-    if VirtualPath::root().join_exact(path).is_some() {
-        return Ok(());
-    }
-    // The parser says why, except where it would fold what must not be folded.
-    VirtualPath::parse(&format!("/{path}"))?;
-    Err(Error::new(
-        ErrorKind::InvalidPath,
-        format!("invalid path `{}`: a name is empty or `.`", crate::error::shorten(path)),
-    )
-    .at(path)
-    .with_hint("write names with one `/` between them"))
-}
-
-/// The last name of a path.
-fn leaf(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// The file that makes it a skill.

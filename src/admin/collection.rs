@@ -10,7 +10,7 @@ use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
 use crate::mount::{Identity, Library, Mounts, Session};
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::source::{SkillFiles, SourceFile};
 
 /// Files that are read at once.
@@ -21,7 +21,7 @@ const AT_ONCE: usize = 32;
 #[non_exhaustive]
 pub struct ListedSkill {
     /// Its path below `/skills`.
-    pub path: String,
+    pub path: SkillPath,
     /// How many files it has.
     pub files: u64,
     /// Their bytes.
@@ -132,10 +132,9 @@ impl SkillFs {
         let backend = self.own_session(&library.session()).fresh().pinned().await?;
         let union = backend.union_all().await?;
         let category = category.unwrap_or_default();
-        let within =
-            |path: &str| category.is_empty() || path == category || path.starts_with(&format!("{category}/"));
+        let within = |path: &str| is_within(path, category);
         let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (path, _) in union.skills().filter(|(path, _)| within(path)) {
+        for path in union.skills().map(|(path, _)| path.as_str()).filter(|path| within(path)) {
             groups.insert(path, union.files_in(path).map(|(name, _)| name).collect());
         }
         if groups.is_empty() {
@@ -153,7 +152,7 @@ impl SkillFs {
             let reads: Vec<_> = names
                 .iter()
                 .map(|name| async move {
-                    let location = VirtualPath::parse(&format!("/skills/{path}/{name}"))?;
+                    let location = VirtualPath::in_skills(&format!("{path}/{name}"))?;
                     let bytes = backend.read_bytes(&location, ..).await?.bytes;
                     Ok::<_, Error>(SourceFile::from_bytes(*name, bytes))
                 })
@@ -169,15 +168,15 @@ impl SkillFs {
 
 fn skills(state: &State) -> Vec<ListedSkill> {
     let index = state.index.as_ref().map(|found| &found.value);
-    let listed = |path: &str| {
-        let files = || state.tree.files_in(path);
+    let listed = |path: &SkillPath| {
+        let files = || state.tree.files_in(path.as_str());
         let since = |name: &str| Some(index?.files.get(&format!("{path}/{name}"))?.since.release);
         ListedSkill {
-            path: path.to_owned(),
+            path: path.clone(),
             files: files().count() as u64,
             bytes: files().map(|(_, file)| file.meta.size).sum(),
             release: files().filter_map(|(name, _)| since(name)).max(),
-            pinned: index.and_then(|index| index.pins.get(path).copied()),
+            pinned: index.and_then(|index| index.pins.get(path.as_str()).copied()),
         }
     };
     state.tree.skills().map(|(path, _)| listed(path)).collect()

@@ -8,6 +8,7 @@ use super::new::{NewFile, NewLibrary, NewSkill, PushOptions};
 use crate::backend::{Union, UnionFile, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Sha256;
+use crate::path::{is_within, parents};
 
 /// What happens to a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -132,9 +133,8 @@ pub(super) fn compare(
     }
     if options.delete {
         let category = options.category.as_deref().unwrap_or_default();
-        let within =
-            |path: &str| category.is_empty() || path == category || path.starts_with(&format!("{category}/"));
-        for (path, _) in tree.skills().filter(|(path, _)| within(path) && !seen.contains(*path)) {
+        let gone = |path: &&str| is_within(path, category) && !seen.contains(path);
+        for path in tree.skills().map(|(path, _)| path.as_str()).filter(gone) {
             if new.only.as_ref().is_none_or(|only| only.contains(path)) {
                 found.skills.push(deletion(tree, pins, path));
             }
@@ -172,10 +172,9 @@ pub(super) fn diff(
 ) -> Compared {
     let mut found = Compared::default();
     let skills = find_skills(after.keys().map(String::as_str));
-    let old: BTreeSet<&str> = before.skills().map(|(path, _)| path).collect();
+    let old: BTreeSet<&str> = before.skills().map(|(path, _)| path.as_str()).collect();
     let owner = |path: &str| {
-        let mut parents = path.match_indices('/').map(|(at, _)| &path[..at]);
-        parents.find(|parent| skills.contains_key(*parent) || old.contains(parent)).map(str::to_owned)
+        parents(path).find(|parent| skills.contains_key(*parent) || old.contains(parent)).map(str::to_owned)
     };
     let paths: BTreeSet<&str> =
         after.keys().map(String::as_str).chain(before.files_in("").map(|(path, _)| path)).collect();
@@ -190,7 +189,7 @@ pub(super) fn diff(
             continue;
         };
         let row = rows.entry(skill.clone()).or_insert_with(|| {
-            let action = match (old.contains(skill.as_str()), skills.contains_key(&skill)) {
+            let action = match (old.contains(skill.as_str()), skills.contains_key(skill.as_str())) {
                 (false, _) => Action::Create,
                 (true, false) => Action::Delete,
                 (true, true) => Action::Unchanged,
@@ -307,10 +306,9 @@ fn refuse_nested(tree: &Union, skills: &mut [PlannedSkill]) {
         .filter(|skill| !matches!(skill.action, Action::Delete | Action::Refused))
         .map(|skill| skill.path.clone())
         .collect();
-    let there: BTreeSet<&str> = tree.skills().map(|(path, _)| path).collect();
+    let there: BTreeSet<&str> = tree.skills().map(|(path, _)| path.as_str()).collect();
     for skill in skills.iter_mut().filter(|skill| skill.action == Action::Create) {
-        let parents = skill.path.match_indices('/').map(|(at, _)| &skill.path[..at]);
-        let above = parents.into_iter().find(|parent| there.contains(parent) || coming.contains(*parent));
+        let above = parents(&skill.path).find(|parent| there.contains(parent) || coming.contains(*parent));
         let prefix = format!("{}/", skill.path);
         let mut all = there.iter().copied().chain(coming.iter().map(String::as_str));
         let why = match (above, all.find(|path| path.starts_with(&prefix))) {
@@ -334,7 +332,7 @@ pub(super) fn adopted(tree: &Union, found: &Compared) -> Adopted {
         tree.files_in(path).all(|(name, _)| !changed.contains(format!("{path}/{name}").as_str()))
     };
     Adopted {
-        skills: tree.skills().filter(|(path, _)| untouched(path)).count() as u64,
+        skills: tree.skills().filter(|(path, _)| untouched(path.as_str())).count() as u64,
         files: kept().count() as u64,
         bytes: kept().map(|(_, file)| file.meta.size).sum(),
         left_out: tree.left_out(),

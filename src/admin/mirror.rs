@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Mirror, ReleaseId, Sha256};
 use crate::manifest::skill_file_rank;
 use crate::mount::Library;
+use crate::path::leaf;
 use crate::store::Meta;
 
 /// How often a key is looked at again when its condition fails.
@@ -281,8 +282,7 @@ impl<'a> Mirroring<'a> {
             compared.into_iter().filter(|(_, key)| matches!(key.act, Act::Write | Act::Delete)).collect();
         let total = (todo.len() as u64, todo.iter().map(|(path, _)| size(path)).sum());
         let work = Work::new(self.backend, self.library, "mirroring", total, self.watch);
-        let is_skill_file =
-            |path: &str| path.rsplit('/').next().is_some_and(|name| skill_file_rank(name).is_some());
+        let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
         let phases = [(Act::Delete, true), (Act::Write, false), (Act::Write, true), (Act::Delete, false)];
         for (act, own_file) in phases {
             let phase = todo.iter().filter(|(path, key)| key.act == act && is_skill_file(path) == own_file);
@@ -417,7 +417,7 @@ impl<'a> Mirroring<'a> {
     ) -> Result<Option<Option<String>>> {
         let (_, key) = self.library.file(path)?;
         let Some(file) = index.files.get(path) else { return Ok(None) };
-        let name = path.rsplit('/').next().unwrap_or_default();
+        let name = leaf(path);
         // Only what this process has uploaded is known to be what its digest says.
         let uploaded = Some(&file.blob.id) == self.own;
         if file.size >= WORTH_A_COPY && uploaded && self.backend.copies_conditionally() {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use crate::index::{Origin, ReleaseId, Sha256};
 use crate::manifest::skill_file;
 use crate::mount::Library;
+use crate::path::SkillPath;
 use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
 
 /// A file to be published.
@@ -132,7 +133,8 @@ impl NewLibrary {
         });
         // What the source has and cannot be published is refused, and not taken for missing.
         let refused = source.skipped.iter().filter(|skipped| skipped.refused).map(|skipped| {
-            NewSkill::refused(skipped.skill.as_ref().unwrap_or(&skipped.path), &skipped.reason)
+            let path = skipped.skill.as_ref().map_or(skipped.path.as_str(), SkillPath::as_str);
+            NewSkill::refused(path, &skipped.reason)
         });
         let mut new = Self { skills: skills.chain(refused).collect(), ..Self::default() };
         // What an archive says of its own origin proves nothing.
@@ -204,6 +206,6 @@ impl From<&SourceFile> for NewFile {
 
 impl From<&SkillFiles> for NewSkill {
     fn from(skill: &SkillFiles) -> Self {
-        Self::new(&skill.path, skill.files.iter().map(NewFile::from).collect())
+        Self::new(skill.path.as_str(), skill.files.iter().map(NewFile::from).collect())
     }
 }

@@ -11,6 +11,7 @@ use super::work::{AT_ONCE, PushWatch, Work};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::skill_file_rank;
+use crate::path::leaf;
 use crate::store::Meta;
 
 /// How many files were written, and their bytes.
@@ -19,8 +20,7 @@ pub(super) async fn write(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>
     let bytes = new().map(|file| file.size).sum();
     let work = Work::new(backend, &plan.library, "writing", (plan.changes.len() as u64, bytes), watch);
     let work = &work;
-    let is_skill_file =
-        |path: &str| path.rsplit('/').next().is_some_and(|name| skill_file_rank(name).is_some());
+    let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
     for (writes, own_file) in [(false, true), (true, false), (true, true), (false, false)] {
         let phase = plan
             .changes
@@ -39,8 +39,7 @@ async fn write_one(work: &Work<'_>, plan: &Plan, change: &Change) -> Result<()> 
         Some(file) => {
             let _room = work.room(file.size).await?;
             let bytes = work.content(path, file.sha256, &file.content).await?;
-            let name = path.rsplit('/').next().unwrap_or_default();
-            let put = work.backend.put_object(&key, name, bytes, only_over(before.as_deref())).await;
+            let put = work.backend.put_object(&key, leaf(path), bytes, only_over(before.as_deref())).await;
             put.map_err(|e| e.during("write", &location))?.is_some()
         }
         None => {

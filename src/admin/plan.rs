@@ -227,7 +227,7 @@ async fn plan_once(
         Task::Pin { skill, release } => {
             let index = &state.published(library)?.value;
             let record = recorded(backend, library, index, *release).await?;
-            if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill) {
+            if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill.as_str()) {
                 return Err(Error::new(
                     ErrorKind::NotFound,
                     format!("release {release} of {library} has no skill `{}`", shorten(skill)),
@@ -319,7 +319,7 @@ async fn digests(backend: &S3Backend, tree: &Union, new: &NewLibrary) -> Result<
     });
     let reads: Vec<_> = candidates
         .map(|(path, found)| async move {
-            let location = VirtualPath::parse(&format!("/skills/{path}"))?;
+            let location = VirtualPath::in_skills(&path)?;
             let digest = match backend.digest_listed(&location, found, 0).await {
                 Ok((sha256, _)) => Some(sha256),
                 Err(error) if found.blob.is_some() && is_lost(&error) => None,

@@ -132,7 +132,7 @@ async fn tell_heads(
         adopted.iter().map(|file| (file.path.as_str(), file.etag.as_str())).collect();
     let skills = find_skills(index.files.keys().map(String::as_str));
     let before: BTreeMap<&str, &str> =
-        plan.base.tree.skills().map(|(path, place)| (path, place.file.as_str())).collect();
+        plan.base.tree.skills().map(|(path, place)| (path.as_str(), place.file.as_str())).collect();
     let is_new = |file: &IndexedFile| file.since == *origin;
     let mut reads = Vec::new();
     for (skill, name) in &skills {
@@ -164,7 +164,7 @@ async fn tell_heads(
         })
         .collect();
     let read: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
-    index.heads.retain(|skill, _| skills.contains_key(skill));
+    index.heads.retain(|skill, _| skills.contains_key(skill.as_str()));
     let described: BTreeSet<String> =
         index.files.keys().filter_map(|path| described_category(path)).map(str::to_owned).collect();
     index.categories.retain(|category, _| described.contains(category));
@@ -172,8 +172,8 @@ async fn tell_heads(
         if let Some(skill) = skill {
             let most = bytes.len().min(usize::try_from(MOST_BYTES).unwrap_or(usize::MAX));
             match head_of(&skill, &bytes[..most], size) {
-                Some(head) => index.heads.insert(skill, head),
-                None => index.heads.remove(&skill),
+                Some(head) => index.heads.insert(skill.into(), head),
+                None => index.heads.remove(skill.as_str()),
             };
         } else if let Some(category) = described_category(&path) {
             let most = bytes.len().min(usize::try_from(FIRST_BYTES).unwrap_or(usize::MAX));

@@ -13,6 +13,7 @@ use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::{Index, Sha256};
 use crate::mount::Library;
+use crate::path::leaf;
 
 /// How to repair a library.
 #[derive(Debug, Clone, Default)]
@@ -107,9 +108,8 @@ async fn restore_blobs(
                 continue;
             }
             let seen = backend.object_meta(key.key()).await?.and_then(|meta| meta.etag);
-            let name = path.rsplit('/').next().unwrap_or_default();
             // The same key has the same content again, so nobody can tell the difference.
-            backend.put_object(&key, name, bytes, only_over(seen.as_deref())).await?;
+            backend.put_object(&key, leaf(path), bytes, only_over(seen.as_deref())).await?;
             break;
         }
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Sha256};
 use crate::manifest::validate;
 use crate::mount::Library;
-use crate::path::VirtualPath;
+use crate::path::{VirtualPath, leaf};
 
 /// Objects that are read at once.
 const AT_ONCE: usize = 32;
@@ -268,7 +268,7 @@ fn sizes(tree: &Union, found: &mut Verified) {
     for (path, place) in tree.skills() {
         found.skills += 1;
         let (mut bytes, mut files) = (0, 0);
-        for (name, file) in tree.files_in(path) {
+        for (name, file) in tree.files_in(path.as_str()) {
             bytes += file.meta.size;
             files += 1;
             if name == place.file && file.meta.size > LARGE_SKILL_FILE {
@@ -283,7 +283,7 @@ fn sizes(tree: &Union, found: &mut Verified) {
             let message = format!(
                 "it has {files} files and {bytes} bytes; hosts may reject more than {MANY_FILES} files or {LARGE_SKILL} bytes"
             );
-            found.say(Severity::Info, "oversized", path, message);
+            found.say(Severity::Info, "oversized", path.as_str(), message);
         }
     }
 }
@@ -301,7 +301,8 @@ async fn read_all(
     for (path, file) in state.tree.files_in("") {
         let skill = state.tree.skill_of(path);
         let judged = skill.filter(|skill| {
-            state.tree.skill(skill).is_some_and(|place| path[skill.len() + 1..] == place.file)
+            let (skill, name) = (skill.as_str(), &path[skill.as_str().len() + 1..]);
+            state.tree.skill(skill).is_some_and(|place| name == place.file)
         });
         let missing = file
             .blob
@@ -321,7 +322,7 @@ async fn read_all(
     let reads: Vec<_> = files
         .into_iter()
         .map(|(path, file, judged)| async move {
-            let location = VirtualPath::parse(&format!("/skills/{path}"))?;
+            let location = VirtualPath::in_skills(path)?;
             let most = if judged.is_some() { JUDGED_BYTES } else { 0 };
             let read = backend.digest_listed(&location, file, most).await;
             tell(1);
@@ -333,8 +334,7 @@ async fn read_all(
         match read {
             Ok((_, head)) => {
                 let Some(skill) = judged else { continue };
-                let leaf = skill.rsplit('/').next().unwrap_or_default();
-                for problem in validate(&head, leaf) {
+                for problem in validate(&head, skill.name()) {
                     found.say(Severity::Info, "nonconforming", path, problem);
                 }
             }
@@ -357,7 +357,7 @@ async fn read_all(
 pub(super) async fn intact_releases(backend: &S3Backend, library: &Library) -> Result<Vec<Intact>> {
     let mut intact = Vec::new();
     for (key, _) in backend.objects(&library.releases()).await? {
-        let Some(name) = key.rsplit('/').next().and_then(|name| name.strip_suffix(".json")) else { continue };
+        let Some(name) = leaf(&key).strip_suffix(".json") else { continue };
         let Some(listed) = library.listed_beside(&key) else { continue };
         let Some((_, bytes)) = backend.object(listed.key()).await? else { continue };
         if let Ok(record) = Index::decode(&bytes) {

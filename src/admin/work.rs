@@ -10,6 +10,7 @@ use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{ReleaseId, Sha256};
 use crate::mount::Library;
+use crate::path::leaf;
 use crate::store::{ByteRange, Condition, Expect, Fetched};
 
 /// Requests that are in flight at once.
@@ -144,7 +145,7 @@ impl<'a> Work<'a> {
     ) -> Result<()> {
         let _room = self.room(file.size).await?;
         let key = self.library.blob(file.sha256, id);
-        let name = file.name.rsplit('/').next().unwrap_or_default();
+        let name = leaf(&file.name);
         if let Some((library, origin)) = from.filter(|_| file.size >= WORTH_A_COPY) {
             // Whatever is wrong with that, there is another way.
             let source = library.blob(file.sha256, origin);

@@ -5,16 +5,17 @@
 //! before it still answer; whatever could come from it, or from a later one, is unavailable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use sha2::Digest as _;
 
-use super::view::{Blob, View, ViewFile, below, parents};
+use super::view::{Blob, View, ViewFile, below};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::SkillHead;
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, VirtualPath, parents};
 use crate::store::Meta;
 
 /// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
@@ -22,7 +23,7 @@ use crate::store::Meta;
 pub(crate) struct Union {
     files: BTreeMap<String, UnionFile>,
     directories: BTreeSet<String>,
-    skills: BTreeMap<String, SkillPlace>,
+    skills: BTreeMap<SkillPath, SkillPlace>,
     collisions: Vec<Collision>,
     /// Keys that no path can name.
     unnameable: Vec<String>,
@@ -58,7 +59,7 @@ pub(crate) struct Collision {
     /// What is hidden.
     pub(crate) path: String,
     /// The skill that hides it.
-    pub(crate) by: String,
+    pub(crate) by: SkillPath,
     pub(crate) hidden_layer: usize,
     pub(crate) layer: usize,
 }
@@ -89,10 +90,9 @@ impl Union {
             union.unnameable.extend(view.unnameable.iter().cloned());
             let mut seen = Vec::new();
             for (path, file) in &view.skills {
-                match union.hides(path) {
+                match union.hides(path.as_str()) {
                     Some((by, place)) => {
-                        let (by, kept) = (by.to_owned(), place.layer);
-                        let path = path.clone();
+                        let (path, by, kept) = (path.to_string(), by.clone(), place.layer);
                         union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
                     }
                     None => seen.push((path.clone(), SkillPlace { layer, file: file.clone() })),
@@ -120,10 +120,10 @@ impl Union {
                 Some(_) => continue,
                 None => {
                     // At a skill's own path too: `read` would take the file for the skill's directory.
-                    let at = self.skills.get_key_value(path).map(|(skill, place)| (skill.as_str(), place));
+                    let at = self.skills.get_key_value(path.as_str());
                     let near = at.or_else(|| self.skill_above(path));
                     if let Some((by, place)) = near.filter(|(_, place)| place.layer != layer) {
-                        let (path, by, kept) = (path.clone(), by.to_owned(), place.layer);
+                        let (path, by, kept) = (path.clone(), by.clone(), place.layer);
                         self.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
                         continue;
                     }
@@ -146,10 +146,10 @@ impl Union {
         for directory in &view.directories {
             let own = view
                 .skill_of(directory)
-                .or_else(|| view.skills.get_key_value(directory).map(|(skill, _)| skill.as_str()));
+                .or_else(|| view.skills.get_key_value(directory.as_str()).map(|(skill, _)| skill));
             let elsewhere = |place: &SkillPlace| place.layer != layer;
             let above = self.skill_above(directory).is_some_and(|(_, place)| elsewhere(place))
-                || self.skills.get(directory).is_some_and(elsewhere);
+                || self.skills.get(directory.as_str()).is_some_and(elsewhere);
             if own.is_none_or(|skill| self.is_seen(skill, layer))
                 && !above
                 && !self.directories.contains(directory)
@@ -247,14 +247,15 @@ impl Union {
             .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 200)
             .sum();
         let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
-        let skills = self.skills.iter().map(|(path, place)| path.len() + place.file.len() + 100);
-        let hidden = self.collisions.iter().map(|collision| collision.path.len() + collision.by.len() + 80);
+        let skills = self.skills.iter().map(|(path, place)| path.as_str().len() + place.file.len() + 100);
+        let hidden =
+            self.collisions.iter().map(|collision| collision.path.len() + collision.by.as_str().len() + 80);
         (files + names.sum::<usize>() + skills.sum::<usize>() + hidden.sum::<usize>()) as u64
     }
 
     /// The `DESCRIPTION.md` of each category that has one.
     pub(crate) fn descriptions(&self) -> impl Iterator<Item = (&str, &UnionFile)> {
-        let categories: BTreeSet<&str> = self.skills.keys().flat_map(|skill| parents(skill)).collect();
+        let categories: BTreeSet<&str> = self.skills.keys().flat_map(SkillPath::parents).collect();
         let file = |path: &str| self.files.get(&format!("{path}/DESCRIPTION.md"));
         categories.into_iter().filter_map(move |path| Some((path, file(path)?)))
     }
@@ -277,7 +278,7 @@ impl Union {
         let mut digest = sha2::Sha256::new();
         for (path, place) in &self.skills {
             text += &format!("skill {} {path}\n", place.layer);
-            for (name, file) in self.files_in(path) {
+            for (name, file) in self.files_in(path.as_str()) {
                 text += &format!("{} {} {name}\n", file.meta.size, version(file));
             }
             digest.update(&text);
@@ -290,29 +291,27 @@ impl Union {
         digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn is_seen(&self, skill: &str, layer: usize) -> bool {
+    fn is_seen(&self, skill: &SkillPath, layer: usize) -> bool {
         self.skills.get(skill).is_some_and(|place| place.layer == layer)
     }
 
     /// A skill at, above or below a path.
-    fn hides(&self, path: &str) -> Option<(&str, &SkillPlace)> {
-        let at = self.skills.get_key_value(path).map(|(skill, place)| (skill.as_str(), place));
+    fn hides(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
         let below = format!("{path}/");
-        at.or_else(|| self.skill_above(path)).or_else(|| {
-            let (skill, place) = self.skills.range(below.clone()..).next()?;
-            skill.starts_with(&below).then_some((skill.as_str(), place))
+        self.skills.get_key_value(path).or_else(|| self.skill_above(path)).or_else(|| {
+            let from = (Bound::Included(below.as_str()), Bound::Unbounded);
+            let (skill, place) = self.skills.range::<str, _>(from).next()?;
+            skill.as_str().starts_with(&below).then_some((skill, place))
         })
     }
 
     /// The skill that contains a path.
-    pub(crate) fn skill_of(&self, path: &str) -> Option<&str> {
+    pub(crate) fn skill_of(&self, path: &str) -> Option<&SkillPath> {
         self.skill_above(path).map(|(skill, _)| skill)
     }
 
-    fn skill_above(&self, path: &str) -> Option<(&str, &SkillPlace)> {
-        parents(path)
-            .find_map(|parent| self.skills.get_key_value(parent))
-            .map(|(skill, place)| (skill.as_str(), place))
+    fn skill_above(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
+        parents(path).find_map(|parent| self.skills.get_key_value(parent))
     }
 
     /// Whether there is nothing at all.
@@ -321,8 +320,8 @@ impl Union {
     }
 
     /// The skills that are seen, sorted by path.
-    pub(crate) fn skills(&self) -> impl Iterator<Item = (&str, &SkillPlace)> {
-        self.skills.iter().map(|(path, place)| (path.as_str(), place))
+    pub(crate) fn skills(&self) -> impl Iterator<Item = (&SkillPath, &SkillPlace)> {
+        self.skills.iter()
     }
 
     /// The skill at a path.
@@ -422,7 +421,7 @@ impl Union {
 
 /// What follows `/skills/`; empty for the mount itself.
 pub(crate) fn below_mount(path: &VirtualPath) -> &str {
-    path.as_str()[1..].split_once('/').map_or("", |(_, relative)| relative)
+    path.below_mount()
 }
 
 #[cfg(test)]
@@ -446,7 +445,8 @@ mod tests {
     /// What is seen: `path@layer`, skills with a `*`.
     fn seen(union: &Union) -> Vec<String> {
         let file = |(path, file): (&str, &UnionFile)| {
-            let skill = union.skill_of(path).and_then(|skill| Some((skill, union.skill(skill)?)));
+            let skill =
+                union.skill_of(path).and_then(|skill| Some((skill.as_str(), union.skill(skill.as_str())?)));
             let is_skill = skill.is_some_and(|(skill, place)| path[skill.len() + 1..] == place.file);
             format!("{path}@{}{}", file.layer, if is_skill { "*" } else { "" })
         };

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use crate::index::{Index, Origin, Sha256};
 use crate::manifest::skill_file_rank;
 use crate::mount::Directory;
+use crate::path::{SkillPath, is_exact, parents};
 use crate::store::{Listed, Meta};
 
 /// One layer of `/skills`. Paths are relative to the library.
@@ -18,7 +19,7 @@ pub(crate) struct View {
     pub(super) files: BTreeMap<String, ViewFile>,
     pub(super) directories: BTreeSet<String>,
     /// With the name of their `SKILL.md`.
-    pub(super) skills: BTreeMap<String, String>,
+    pub(super) skills: BTreeMap<SkillPath, String>,
     /// Folder markers, with the `/` that they end with.
     pub(super) markers: Vec<String>,
     /// Keys that no path can name.
@@ -53,7 +54,7 @@ impl View {
             if let Listed::Object { key, meta } = item
                 && let Some(relative) = top.relative(&key)
             {
-                view.add_key(top, relative, meta);
+                view.add_key(relative, meta);
             }
         }
         view.skills = find_skills(view.files.keys().map(String::as_str));
@@ -86,14 +87,13 @@ impl View {
         }
     }
 
-    fn add_key(&mut self, top: &Directory, relative: &str, meta: Meta) {
-        let nameable = |relative: &str| top.path().join_exact(relative).is_some();
-        if nameable(relative) {
+    fn add_key(&mut self, relative: &str, meta: Meta) {
+        if is_exact(relative) {
             return self.add(relative, meta, None);
         }
         // The directories above it exist, as far as they can be named.
-        self.add_directories(parents(relative).take_while(|parent| nameable(parent)));
-        if meta.size == 0 && (relative.is_empty() || relative.strip_suffix('/').is_some_and(nameable)) {
+        self.add_directories(parents(relative).take_while(|parent| is_exact(parent)));
+        if meta.size == 0 && (relative.is_empty() || relative.strip_suffix('/').is_some_and(is_exact)) {
             self.markers.push(relative.to_owned());
         } else {
             self.unnameable.push(relative.to_owned());
@@ -101,8 +101,8 @@ impl View {
     }
 
     /// The skill that contains a path.
-    pub(super) fn skill_of(&self, path: &str) -> Option<&str> {
-        parents(path).find_map(|parent| self.skills.get_key_value(parent)).map(|(skill, _)| skill.as_str())
+    pub(super) fn skill_of(&self, path: &str) -> Option<&SkillPath> {
+        parents(path).find_map(|parent| self.skills.get_key_value(parent)).map(|(skill, _)| skill)
     }
 
     /// What it takes in memory, roughly.
@@ -113,7 +113,7 @@ impl View {
             .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 190);
         let others = self.markers.iter().chain(&self.unnameable);
         let names = self.directories.iter().chain(others).map(|path| path.len() + 60);
-        let skills = self.skills.iter().map(|(path, file)| path.len() + file.len() + 100);
+        let skills = self.skills.iter().map(|(path, file)| path.as_str().len() + file.len() + 100);
         let index = self.index.as_ref().map_or(0, |index| index.weight());
         (files.sum::<usize>() + names.sum::<usize>() + skills.sum::<usize>() + 200) as u64 + index
     }
@@ -121,7 +121,7 @@ impl View {
 
 /// The skills among some files, with the name of their `SKILL.md`. A skill is a directory that contains one, in any
 /// letter case; the outermost one owns everything below it.
-pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<String, String> {
+pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<SkillPath, String> {
     let mut found: BTreeMap<&str, &str> = BTreeMap::new();
     for path in paths {
         let Some((directory, name)) = path.rsplit_once('/') else { continue };
@@ -135,12 +135,7 @@ pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<
     }
     let outermost = |directory: &str| parents(directory).all(|parent| !found.contains_key(parent));
     let owned = found.iter().filter(|(directory, _)| outermost(directory));
-    owned.map(|(path, name)| ((*path).to_owned(), (*name).to_owned())).collect()
-}
-
-/// The directories above a relative path, the nearest last.
-pub(super) fn parents(path: &str) -> impl Iterator<Item = &str> {
-    path.match_indices('/').map(|(at, _)| &path[..at])
+    owned.filter_map(|(path, name)| Some((SkillPath::exact(path)?, (*name).to_owned()))).collect()
 }
 
 /// What is below a directory, with what follows the directory's own path.

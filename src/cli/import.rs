@@ -72,11 +72,11 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
 async fn keep_provenance(fs: &SkillFs, library: &Library, imported: &mut Imported) -> Result<()> {
     let backend = fs.own_session(&library.session()).fresh().pinned().await?;
     for skill in &mut imported.skills {
-        let path = format!("/skills/{}/{PROVENANCE_FILE}", skill.skill.path);
-        if !backend.exists(path.as_str()).await? {
+        let path = skill.skill.path.join(PROVENANCE_FILE)?;
+        if !backend.exists(&path).await? {
             continue;
         }
-        let there = backend.read_bytes(path.as_str(), ..).await?.bytes;
+        let there = backend.read_bytes(&path, ..).await?.bytes;
         let same = Provenance::parse(&there).is_ok_and(|known| {
             let installed_at = skill.provenance.installed_at.clone();
             Provenance { installed_at, ..known } == skill.provenance

@@ -129,7 +129,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
         if output.is_json() {
             return lines(&skills);
         }
-        let width = skills.iter().map(|skill| skill.path.chars().count()).max().unwrap_or(0).min(60);
+        let width = skills.iter().map(|skill| skill.path.as_str().chars().count()).max().unwrap_or(0).min(60);
         let mut text = String::new();
         for ListedSkill { path, files, bytes, release, pinned, .. } in &skills {
             let from = match (release, pinned) {
@@ -137,7 +137,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
                 (Some(release), None) => format!("release {release}"),
                 (None, None) => "plain".to_owned(),
             };
-            let path = visible(path, false);
+            let path = visible(path.as_str(), false);
             text += &format!(
                 "{path:<width$}  {:>10}  {:>10}  {from}\n",
                 plural(*files, "file", "files"),

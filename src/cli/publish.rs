@@ -124,7 +124,8 @@ pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &
     let fs = connect(global, false, output).await?;
     let skills: Vec<String> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
     let there = fs.library_skills(&library).await?;
-    if let Some(missing) = skills.iter().find(|skill| there.iter().all(|there| there.path != **skill)) {
+    if let Some(missing) = skills.iter().find(|skill| there.iter().all(|there| there.path != skill.as_str()))
+    {
         return Err(Error::new(
             ErrorKind::NotFound,
             format!("{library} has no skill `{}`", visible(missing, false)),

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::{Budgeted, CatalogFormat, Category, Skill, SkillLibrary, is_within};
+use super::{Budgeted, CatalogFormat, Category, Skill, SkillLibrary};
+use crate::path::is_within;
 
 /// A description is not cut shorter than this: less says nothing. Then it is dropped.
 const SHORTEST_DESCRIPTION: usize = 20;
@@ -181,7 +182,7 @@ impl Catalog<'_> {
                 }
             }
             // Backticks in a name want more of them around it.
-            let ticks = skill.path.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+            let ticks = skill.path.as_str().split(|c| c != '`').map(str::len).max().unwrap_or_default();
             let tick = "`".repeat(ticks + 1);
             text += &format!("- {tick}{}{tick}", skill.path);
             if skill.manifest.name != skill.leaf() {
@@ -221,7 +222,7 @@ impl Catalog<'_> {
 
     fn json(&self) -> String {
         let skills = self.skills.iter().map(|skill| JsonSkill {
-            path: &skill.path,
+            path: skill.path.as_str(),
             name: &skill.manifest.name,
             description: self.cut(&skill.manifest.description),
             location: skill.location.as_str(),

@@ -10,12 +10,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
 use super::heads::{FIRST_BYTES, MOST_BYTES, as_read};
-use super::{Category, Resource, ResourceKind, Skill, SkillLibrary, is_within};
+use super::{Category, Resource, ResourceKind, Skill, SkillLibrary};
 use crate::backend::{Retries, S3Backend, SkillPlace, Union, UnionFile};
 use crate::cache::{Accept, Cached, Detail, Kept, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Diagnostic, Head, Severity, Size, read_description, read_head};
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::store::Meta;
 
 /// How many heads are read at once: as many as a tenant may have under way.
@@ -48,7 +48,7 @@ impl Cached for KnownSkill {
         let weight: usize = match &self.outcome {
             Ok(skill) => {
                 let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
-                3 * skill.manifest.frontmatter.len() + skill.path.len() * 2 + resources + 600
+                3 * skill.manifest.frontmatter.len() + skill.path.as_str().len() * 2 + resources + 600
             }
             Err(said) => said.iter().map(|said| said.message.len() + said.file.len() + 80).sum(),
         };
@@ -93,7 +93,7 @@ impl Cached for Catalog {
 /// A skill of the union.
 struct Found<'u> {
     union: &'u Union,
-    path: &'u str,
+    path: &'u SkillPath,
     place: &'u SkillPlace,
     file: &'u UnionFile,
     meta: &'u Meta,
@@ -102,7 +102,7 @@ struct Found<'u> {
 
 /// The skills of a listing that are taken, and what is said of the others.
 pub(super) struct Selection<'u> {
-    pub(super) skills: Vec<(&'u str, &'u SkillPlace)>,
+    pub(super) skills: Vec<(&'u SkillPath, &'u SkillPlace)>,
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
@@ -112,8 +112,7 @@ pub(super) fn category_path(category: Option<&str>) -> Result<Option<VirtualPath
     if category.is_empty() || category == "all" {
         return Ok(None);
     }
-    let path = VirtualPath::parse(&format!("/skills/{category}"))?;
-    Ok(Some(path))
+    VirtualPath::in_skills(category).map(Some)
 }
 
 impl S3Backend {
@@ -205,15 +204,14 @@ impl S3Backend {
     async fn known_skills(
         &self,
         union: &Arc<Union>,
-        skills: &[(&str, &SkillPlace)],
+        skills: &[(&SkillPath, &SkillPlace)],
     ) -> Result<Vec<Option<Outcome>>> {
         if skills.len() < MANY {
             return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
         }
         // Thousands of frontmatters take their time.
         let (backend, union) = (self.clone(), union.clone());
-        let skills: Vec<_> =
-            skills.iter().map(|(path, place)| ((*path).to_owned(), (*place).clone())).collect();
+        let skills: Vec<_> = skills.iter().map(|(path, place)| ((*path).clone(), (*place).clone())).collect();
         let known =
             move || skills.iter().map(|(path, place)| backend.known_skill(&union, path, place)).collect();
         tokio::task::spawn_blocking(known).await.map_err(|error| {
@@ -221,7 +219,7 @@ impl S3Backend {
         })
     }
 
-    fn known_skill(&self, union: &Union, path: &str, place: &SkillPlace) -> Option<Outcome> {
+    fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<Outcome> {
         let found = Found::new(union, path, place)?;
         if let Some(kept) = self.cache().peek(&self.skill_key(&found)?)
             && kept.value.etag == found.meta.etag
@@ -243,7 +241,7 @@ impl S3Backend {
                 }
             });
         }
-        let (text, size) = as_read(union.head(path)?, found.meta.size);
+        let (text, size) = as_read(union.head(path.as_str())?, found.meta.size);
         let outcome = self.judge(&found, &text, size).ok()?;
         Some(self.keep_skill(&found, outcome))
     }
@@ -251,7 +249,7 @@ impl S3Backend {
     /// Of a skill, and not of its file alone: what the file says is judged by where it is.
     fn skill_key(&self, found: &Found<'_>) -> Option<Key<KnownSkill>> {
         let about = self.about_file(&found.location, found.file).ok()?;
-        Some(Key::new(about, Detail::named(found.path)))
+        Some(Key::new(about, Detail::named(found.path.as_str())))
     }
 
     fn keep_skill(&self, found: &Found<'_>, outcome: Outcome) -> Outcome {
@@ -269,7 +267,7 @@ impl S3Backend {
             Some(path) => self.union_of_first(path).await?,
             None => self.union_all().await?,
         };
-        let relative = path.as_ref().map(|path| path.as_str()["/skills/".len()..].to_owned());
+        let relative = path.as_ref().map(|path| path.below_mount().to_owned());
         if let (Some(path), Some(relative)) = (&path, &relative)
             && !union.is_directory(relative)
         {
@@ -305,7 +303,8 @@ impl S3Backend {
                 format!("hidden: {hidden} has it, and the skill `{}` of {kept} comes first", collision.by);
             say(&collision.path, Severity::Warning, "collision", message);
         }
-        for (path, place) in union.skills().filter(|(path, _)| inside(path)) {
+        for (skill, place) in union.skills().filter(|(path, _)| inside(path.as_str())) {
+            let path = skill.as_str();
             if path.split('/').any(|segment| segment.starts_with('.')) {
                 say(
                     path,
@@ -328,7 +327,7 @@ impl S3Backend {
                     format!("of a library {MAX_SKILLS} skills are read"),
                 );
             } else {
-                selection.skills.push((path, place));
+                selection.skills.push((skill, place));
             }
         }
         selection
@@ -345,7 +344,7 @@ impl S3Backend {
     async fn head_of(
         &self,
         union: &Union,
-        path: &str,
+        path: &SkillPath,
         place: &SkillPlace,
         last: bool,
         failed: &AtomicBool,
@@ -382,8 +381,7 @@ impl S3Backend {
     /// What the head of a skill's file says.
     fn judge(&self, found: &Found<'_>, bytes: &[u8], part: Size) -> std::result::Result<Outcome, More> {
         let Found { union, path, place, meta, location, .. } = found;
-        let directory = path.rsplit('/').next().unwrap_or_default();
-        let (manifest, mut diagnostics) = match read_head(bytes, part, directory, location.as_str()) {
+        let (manifest, mut diagnostics) = match read_head(bytes, part, path.name(), location.as_str()) {
             Head::More => return Err(More),
             Head::Unusable(diagnostics) => return Ok(Err(diagnostics)),
             Head::Done(manifest, diagnostics) => (manifest, diagnostics),
@@ -396,7 +394,7 @@ impl S3Backend {
             diagnostics.push(found.say(Severity::Warning, "large", message));
         }
         Ok(Ok(Arc::new(Skill {
-            path: (*path).to_owned(),
+            path: (*path).clone(),
             library: self.library_of(place.layer).cloned(),
             manifest: *manifest,
             size: meta.size,
@@ -411,14 +409,14 @@ impl S3Backend {
     async fn categories(
         &self,
         union: &Union,
-        skills: &[(&str, &SkillPlace)],
+        skills: &[(&SkillPath, &SkillPlace)],
         within: Option<&str>,
         last: bool,
         failed: &AtomicBool,
     ) -> Result<Vec<Category>> {
         let mut paths: BTreeSet<&str> = BTreeSet::new();
         for (skill, _) in skills {
-            paths.extend(skill.match_indices('/').map(|(at, _)| &skill[..at]));
+            paths.extend(skill.parents());
         }
         let inside = |path: &&str| is_within(path, within.unwrap_or_default());
         let described = paths.into_iter().filter(inside).map(|path| async move {
@@ -445,7 +443,7 @@ impl S3Backend {
         failed: &AtomicBool,
     ) -> Result<Option<String>> {
         let meta = &found.meta;
-        let location = VirtualPath::parse(&format!("/skills/{file}"))?;
+        let location = VirtualPath::in_skills(file)?;
         let key = Key::<KnownDescription>::new(self.about_file(&location, found)?, Detail::Only);
         if let Some(kept) = self.cache().peek(&key)
             && kept.value.etag == meta.etag
@@ -470,10 +468,9 @@ impl S3Backend {
 }
 
 impl<'u> Found<'u> {
-    fn new(union: &'u Union, path: &'u str, place: &'u SkillPlace) -> Option<Self> {
-        let relative = format!("{path}/{}", place.file);
-        let location = VirtualPath::parse(&format!("/skills/{relative}")).ok()?;
-        let file = union.file(&relative)?;
+    fn new(union: &'u Union, path: &'u SkillPath, place: &'u SkillPlace) -> Option<Self> {
+        let location = path.join(&place.file).ok()?;
+        let file = union.file(location.below_mount())?;
         Some(Self { union, path, place, file, meta: &file.meta, location })
     }
 
@@ -492,8 +489,8 @@ fn is_about_one_file(error: &Error) -> bool {
 }
 
 /// The other files of a skill.
-pub(super) fn resources(union: &Union, skill: &str, file: &str) -> Vec<Resource> {
-    let others = union.files_in(skill).filter(|(path, _)| *path != file);
+pub(super) fn resources(union: &Union, skill: &SkillPath, file: &str) -> Vec<Resource> {
+    let others = union.files_in(skill.as_str()).filter(|(path, _)| *path != file);
     others
         .map(|(path, found)| Resource {
             path: path.to_owned(),

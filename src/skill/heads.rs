@@ -2,6 +2,7 @@
 
 use crate::index::SkillHead;
 use crate::manifest::{Head, MAX_FRONTMATTER_BYTES, Size, read_head};
+use crate::path::SkillPath;
 
 /// A ranged read of this size holds all but one of 1,500 real frontmatters.
 pub(crate) const FIRST_BYTES: u64 = 4 * 1024;
@@ -10,9 +11,8 @@ pub(crate) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
 
 /// What to put into an index for a skill: its frontmatter if that tells everything, otherwise as much of the file as
 /// a reader would read. `bytes` are the first [`MOST_BYTES`] of a file of this size; `None` when it is not text.
-pub(crate) fn head_of(skill: &str, bytes: &[u8], size: u64) -> Option<SkillHead> {
-    let directory = skill.rsplit('/').next().unwrap_or_default();
-    let read = |bytes: &[u8], part: Size| read_head(bytes, part, directory, skill);
+pub(crate) fn head_of(skill: &SkillPath, bytes: &[u8], size: u64) -> Option<SkillHead> {
+    let read = |bytes: &[u8], part: Size| read_head(bytes, part, skill.name(), skill.as_str());
     // As much as discovery reads: a little first, then the rest.
     for most in [bytes.len().min(FIRST_BYTES as usize), bytes.len()] {
         let bytes = &bytes[..most];

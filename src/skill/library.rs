@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use super::{Budgeted, CatalogFormat, Category, Skill, is_within};
+use super::{Budgeted, CatalogFormat, Category, Skill};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Severity};
+use crate::path::{SkillPath, is_within};
 
 /// So many catalogues of one library are remembered.
 const MOST_RENDERED: usize = 4;
@@ -71,11 +72,11 @@ impl Eq for Inner {}
 #[non_exhaustive]
 pub struct Dependencies {
     /// Paths of skills, each behind those it depends on; alphabetical where that leaves a choice.
-    pub order: Vec<String>,
+    pub order: Vec<SkillPath>,
     /// Skills that depend on each other in a circle; they are not in the order.
-    pub cycles: Vec<Vec<String>>,
+    pub cycles: Vec<Vec<SkillPath>>,
     /// What each skill and all below it require.
-    pub capabilities: BTreeMap<String, BTreeSet<String>>,
+    pub capabilities: BTreeMap<SkillPath, BTreeSet<String>>,
     /// What is missing, too deep, in a circle, or required without being declared.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -98,8 +99,10 @@ impl SkillLibrary {
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
         // The skills, which are kept for themselves, too; and a catalogue or two.
         let skill = |skill: &Arc<Skill>| {
-            let text =
-                skill.path.len() + skill.manifest.description.len() + skill.location.as_str().len() + 40;
+            let text = skill.path.as_str().len()
+                + skill.manifest.description.len()
+                + skill.location.as_str().len()
+                + 40;
             let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
             3 * skill.manifest.frontmatter.len() + 2 * text + resources + 600
         };
@@ -243,7 +246,7 @@ impl SkillLibrary {
     #[must_use]
     pub fn dependencies(&self) -> Dependencies {
         let mut result = Dependencies::default();
-        let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let mut edges: BTreeMap<&SkillPath, BTreeSet<&SkillPath>> = BTreeMap::new();
         for skill in self.skills() {
             let targets = edges.entry(&skill.path).or_default();
             for name in &skill.manifest.depends {
@@ -258,10 +261,11 @@ impl SkillLibrary {
         result.cycles = cycles(&edges);
         for cycle in result.cycles.clone() {
             for path in &cycle {
-                edges.remove(path.as_str());
+                edges.remove(path);
             }
-            let message = format!("these skills depend on each other in a circle: {}", cycle.join(", "));
-            if let Some(skill) = cycle.first().and_then(|path| self.get(path)) {
+            let paths: Vec<_> = cycle.iter().map(SkillPath::as_str).collect();
+            let message = format!("these skills depend on each other in a circle: {}", paths.join(", "));
+            if let Some(skill) = cycle.first().and_then(|path| self.get(path.as_str())) {
                 result.say(skill, "dependency-cycle", message);
             }
         }
@@ -270,9 +274,9 @@ impl SkillLibrary {
     }
 
     /// Kahn's order; what lies in a circle is gone from the edges already.
-    fn order(&self, edges: &BTreeMap<&str, BTreeSet<&str>>, result: &mut Dependencies) {
-        let mut waiting: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    fn order(&self, edges: &BTreeMap<&SkillPath, BTreeSet<&SkillPath>>, result: &mut Dependencies) {
+        let mut waiting: BTreeMap<&SkillPath, usize> = BTreeMap::new();
+        let mut users: BTreeMap<&SkillPath, Vec<&SkillPath>> = BTreeMap::new();
         for (path, targets) in edges {
             let known = targets.iter().filter(|target| edges.contains_key(*target));
             waiting.insert(path, known.clone().count());
@@ -280,12 +284,12 @@ impl SkillLibrary {
                 users.entry(target).or_default().push(path);
             }
         }
-        let mut ready: BTreeSet<&str> =
+        let mut ready: BTreeSet<&SkillPath> =
             waiting.iter().filter(|(_, count)| **count == 0).map(|(path, _)| *path).collect();
-        let mut depth: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut depth: BTreeMap<&SkillPath, usize> = BTreeMap::new();
         while let Some(path) = ready.pop_first() {
-            result.order.push(path.to_owned());
-            let Some(skill) = self.get(path) else { continue };
+            result.order.push(path.clone());
+            let Some(skill) = self.get(path.as_str()) else { continue };
             let own: BTreeSet<String> = skill.manifest.required_capabilities.iter().cloned().collect();
             let mut all = own.clone();
             let mut deepest = 0;
@@ -305,7 +309,7 @@ impl SkillLibrary {
                 result.say(skill, "deep-dependency", message);
             }
             depth.insert(path, deepest);
-            result.capabilities.insert(path.to_owned(), all);
+            result.capabilities.insert(path.clone(), all);
             for user in users.get(path).into_iter().flatten() {
                 if let Some(count) = waiting.get_mut(user) {
                     *count -= 1;
@@ -326,8 +330,8 @@ impl Dependencies {
 }
 
 /// The sets of skills that reach each other, each sorted, sorted: Kosaraju's two walks.
-fn cycles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
-    let mut users: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+fn cycles(edges: &BTreeMap<&SkillPath, BTreeSet<&SkillPath>>) -> Vec<Vec<SkillPath>> {
+    let mut users: BTreeMap<&SkillPath, Vec<&SkillPath>> = BTreeMap::new();
     for (path, targets) in edges {
         for target in targets {
             users.entry(target).or_default().push(path);
@@ -347,13 +351,13 @@ fn cycles(edges: &BTreeMap<&str, BTreeSet<&str>>) -> Vec<Vec<String>> {
         }
     }
     // Second walk, against the arrows, from the last one back: each tree is one set.
-    let mut taken: BTreeSet<&str> = BTreeSet::new();
+    let mut taken: BTreeSet<&SkillPath> = BTreeSet::new();
     let mut found = Vec::new();
     for start in done.into_iter().rev() {
         let (mut set, mut open) = (Vec::new(), vec![start]);
         while let Some(path) = open.pop() {
             if taken.insert(path) {
-                set.push(path.to_owned());
+                set.push(path.clone());
                 open.extend(users.get(path).into_iter().flatten());
             }
         }
@@ -383,7 +387,7 @@ mod tests {
     }
 
     fn paths(skills: &[&Skill]) -> Vec<String> {
-        skills.iter().map(|skill| skill.path.clone()).collect()
+        skills.iter().map(|skill| skill.path.to_string()).collect()
     }
 
     #[test]
@@ -459,8 +463,9 @@ mod tests {
 
     #[test]
     fn a_skill_in_memory_needs_a_path_and_a_text() {
-        let skill =
-            |path: &str, content: &str| Skill::in_memory(path, content).map(|s| s.path).map_err(|e| e.kind());
+        let skill = |path: &str, content: &str| {
+            Skill::in_memory(path, content).map(|s| s.path.to_string()).map_err(|e| e.kind())
+        };
         assert_eq!(skill("/skills/a/b/SKILL.md", "# Text\n"), Ok("a/b".to_owned()));
         for path in ["", "/", "/skills/", "a/../b", "..", "/skills/../a", "a/%2e%2e/b", "a\0b", "a\\b"] {
             assert_eq!(skill(path, "# Text\n"), Err(ErrorKind::InvalidPath), "{path}");

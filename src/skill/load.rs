@@ -10,7 +10,7 @@ use super::{CatalogFormat, Resource, Skill};
 use crate::backend::{Retries, S3Backend, SkillPlace, TextFile, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Document};
-use crate::path::VirtualPath;
+use crate::path::{SkillPath, VirtualPath};
 
 /// How many resources a loaded skill names; the others are counted.
 const MAX_RESOURCES_NAMED: usize = 50;
@@ -69,7 +69,7 @@ impl S3Backend {
     ) -> Result<(Vec<String>, Vec<Diagnostic>)> {
         let (union, category) = self.discover(category).await?;
         let Selection { skills, diagnostics } = self.select(&union, category.as_deref());
-        Ok((skills.into_iter().map(|(path, _)| path.to_owned()).collect(), diagnostics))
+        Ok((skills.into_iter().map(|(path, _)| path.to_string()).collect(), diagnostics))
     }
 
     /// The frontmatter of all skills of a category that the model may know of, verbatim, as one YAML
@@ -142,23 +142,23 @@ impl S3Backend {
 
     async fn load_once(&self, skill: &str, last: bool) -> Result<LoadedSkill> {
         let (union, path) = self.find_skill(skill, last).await?;
-        let Some(place) = union.skill(&path).cloned() else { return Err(no_skill(skill)) };
+        let Some(place) = union.skill(path.as_str()).cloned() else { return Err(no_skill(skill)) };
         self.load_place(&union, &path, &place).await
     }
 
-    async fn load_place(&self, union: &Union, path: &str, place: &SkillPlace) -> Result<LoadedSkill> {
-        let location = VirtualPath::parse(&format!("/skills/{path}/{}", place.file))?;
-        let Some(listed) = union.file(&format!("{path}/{}", place.file)) else { return Err(no_skill(path)) };
+    async fn load_place(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Result<LoadedSkill> {
+        let location = path.join(&place.file)?;
+        let Some(listed) = union.file(location.below_mount()) else { return Err(no_skill(path.as_str())) };
         let file = self.read_version(&location, listed).await?;
-        let leaf = path.rsplit('/').next().unwrap_or_default();
-        let document = Document::load(file.content.as_bytes(), leaf, location.as_str()).map_err(|said| {
+        let loaded = Document::load(file.content.as_bytes(), path.name(), location.as_str());
+        let document = loaded.map_err(|said| {
             let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
             Error::new(ErrorKind::InvalidSkill, format!("`{location}` cannot be used: {why}"))
                 .at(&location)
                 .with_hint("give it a frontmatter with a name and a description, and instructions below")
         })?;
         let skill = Skill {
-            path: path.to_owned(),
+            path: path.clone(),
             library: self.library_of(place.layer).cloned(),
             manifest: document.manifest,
             size: file.size,
@@ -184,7 +184,7 @@ impl S3Backend {
                 break found?;
             }
         };
-        match union.skill(&path) {
+        match union.skill(path.as_str()) {
             Some(place) => Ok(resources(&union, &path, &place.file)),
             None => Err(no_skill(skill)),
         }
@@ -217,9 +217,8 @@ impl S3Backend {
     async fn read_resource(&self, skill: &str, resource: &str, last: bool) -> Result<TextFile> {
         let (union, path) = self.find_skill(skill, last).await?;
         // Parsed behind the skill, it is refused when it climbs.
-        let location = VirtualPath::parse(&format!("/skills/{path}/{resource}"))?;
-        let relative = &location.as_str()["/skills/".len()..];
-        match union.file(relative) {
+        let location = path.join(resource)?;
+        match union.file(location.below_mount()) {
             Some(found) => self.read_version(&location, found).await,
             None => Err(Error::new(
                 ErrorKind::NotFound,
@@ -231,19 +230,18 @@ impl S3Backend {
     }
 
     /// The skill that a path or a name means, with a listing that holds all of it.
-    async fn find_skill(&self, name: &str, last: bool) -> Result<(Arc<Union>, String)> {
+    async fn find_skill(&self, name: &str, last: bool) -> Result<(Arc<Union>, SkillPath)> {
         let wanted = skill_name(name);
-        let path = match VirtualPath::parse(&format!("/skills/{wanted}")) {
+        let path = match VirtualPath::in_skills(wanted) {
             Ok(path) => path,
             // No path, but perhaps a name in a frontmatter.
-            Err(_) if !wanted.contains('/') => VirtualPath::parse("/skills")?,
+            Err(_) if !wanted.contains('/') => VirtualPath::in_skills("")?,
             Err(error) => return Err(error),
         };
-        if path.segments().count() > 1 {
+        if let Some(skill) = SkillPath::at(&path) {
             let union = self.union_of_first(&path).await?;
-            let relative = &path.as_str()["/skills/".len()..];
-            if union.skill(relative).is_some() {
-                return Ok((union, relative.to_owned()));
+            if union.skill(skill.as_str()).is_some() {
+                return Ok((union, skill));
             }
         }
         let union = self.union_all().await?;
@@ -286,22 +284,20 @@ fn yaml_text(text: &str) -> String {
 }
 
 pub(super) fn in_memory(path: &str, content: &str) -> Result<Skill> {
-    let directory = VirtualPath::parse(&format!("/skills/{}", skill_name(path)))?;
-    let parsed = VirtualPath::parse(&format!("{directory}/SKILL.md"))?;
-    let Some(relative) = directory.as_str().strip_prefix("/skills/").map(str::to_owned) else {
+    let Some(skill) = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?) else {
         return Err(Error::new(ErrorKind::InvalidPath, "a skill needs a path of its own below `/skills`")
             .at(path)
             .with_hint("name it as `category/skill`"));
     };
-    let leaf = relative.rsplit('/').next().unwrap_or_default();
-    let document = Document::load(content.as_bytes(), leaf, parsed.as_str()).map_err(|said| {
+    let location = skill.join("SKILL.md")?;
+    let document = Document::load(content.as_bytes(), skill.name(), location.as_str()).map_err(|said| {
         let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
-        Error::new(ErrorKind::InvalidSkill, format!("the skill `{relative}` cannot be used: {why}"))
-            .at(&parsed)
+        Error::new(ErrorKind::InvalidSkill, format!("the skill `{skill}` cannot be used: {why}"))
+            .at(&location)
     })?;
     Ok(Skill {
-        path: relative,
-        location: parsed,
+        path: skill,
+        location,
         library: None,
         manifest: document.manifest,
         size: content.len() as u64,

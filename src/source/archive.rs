@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::{Kept, Limits, Origin, OriginKind, Source, SourceOptions, check_name, failed};
+use super::{Kept, Limits, Origin, OriginKind, Source, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::path::check_relative;
 
 /// What unpacks to less than this is no bomb, however well it is packed.
 const UNMEASURED_BYTES: u64 = 1024 * 1024;
@@ -346,7 +347,7 @@ fn parse(raw: &[u8]) -> Checked<(String, bool)> {
     if name.split('/').any(|part| part == "..") {
         return bad("climbs out of the archive with `..`");
     }
-    match check_name(name) {
+    match check_relative(name) {
         Ok(()) => Ok((name.to_owned(), folder)),
         Err(error) => bad(&format!("cannot lie in a library: {}", error.message())),
     }

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::archive::{self, Kind};
 use super::assemble::{overlapping, skill_of};
 use super::scan::{Found, Scan, join};
-use super::{Content, DISCOVERY_INDEX, Source, SourceFile, SourceOptions, check_name, failed};
+use super::{Content, DISCOVERY_INDEX, Source, SourceFile, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::path::{SkillPath, check_relative};
 
 /// The version of the index that is read and written.
 pub(super) const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
@@ -76,16 +77,16 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
     for entry in index.skills {
         let path = paths.get(&entry.name).cloned().unwrap_or_else(|| entry.name.clone());
         let path = options.category.as_ref().map_or(path.clone(), |category| join(category, &path));
-        if !is_name(&entry.name) || check_name(&path).is_err() {
+        let Some(skill) = SkillPath::exact(&path).filter(|_| is_name(&entry.name)) else {
             source.refuse(shorten(&entry.name), &path, "the index gives it a name that no skill can have");
             continue;
-        }
-        if overlapping(&taken, &path).is_some() {
+        };
+        if overlapping(&taken, &skill).is_some() {
             source.refuse(&entry.name, &path, format!("another skill has the path `{path}`"));
             continue;
         }
         let local = entry.url.strip_prefix(&format!("/{FOLDER}/")).unwrap_or(&entry.url);
-        if local.contains(':') || local.starts_with('/') || check_name(local).is_err() {
+        if local.contains(':') || local.starts_with('/') || check_relative(local).is_err() {
             source.refuse(&entry.name, &path, format!("it lies elsewhere, at `{}`", shorten(&entry.url)));
             continue;
         }
@@ -117,8 +118,8 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
                 files
             }
         };
-        taken.insert(path.clone());
-        match files.and_then(|files| skill_of(path.clone(), &root.join(FOLDER), files)) {
+        taken.insert(skill.clone());
+        match files.and_then(|files| skill_of(skill, &root.join(FOLDER), files)) {
             Ok(skill) => source.skills.push(skill),
             Err(why) => source.refuse(&entry.name, &path, why),
         }

@@ -16,6 +16,7 @@ use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
 use super::{SkillFiles, hex};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::Document;
+use crate::path::SkillPath;
 
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DESCRIPTION_CHARS: usize = 1024;
@@ -53,7 +54,7 @@ pub struct Exported {
 #[non_exhaustive]
 pub struct ExportedSkill {
     /// Its path in the library.
-    pub path: String,
+    pub path: SkillPath,
     /// Its name in the index.
     pub name: String,
     /// Where it lies, below the index.
@@ -98,7 +99,7 @@ pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Re
     }
     let paths: BTreeMap<&str, &str> = exported
         .iter()
-        .filter(|skill| skill.path != skill.name)
+        .filter(|skill| skill.path != skill.name.as_str())
         .map(|skill| (skill.name.as_str(), skill.path.as_str()))
         .collect();
     archive.add(&format!("{FOLDER}/index.json"), &json(&index)?)?;
@@ -158,9 +159,8 @@ fn names(skills: &[SkillFiles], documents: &[Document]) -> Vec<String> {
         *count.entry(name.clone()).or_default() += 1;
     }
     for (name, skill) in names.iter_mut().zip(skills) {
-        if count[name.as_str()] > 1
-            && let Some((category, _)) = skill.path.rsplit_once('/')
-        {
+        let category = skill.path.category();
+        if count[name.as_str()] > 1 && !category.is_empty() {
             *name = kebab(&format!("{category}-{name}"));
         }
     }

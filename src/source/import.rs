@@ -11,7 +11,7 @@ use super::{Kept, Origin, OriginKind, SkillFiles, Source, SourceCategory, Source
 use crate::entry::format_time;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Document, Severity, Yaml};
-use crate::path::{SKILLS, VirtualPath};
+use crate::path::is_within;
 use crate::skill::{Dependencies, Skill, SkillLibrary};
 
 /// What a skill may require only when somebody agrees.
@@ -148,8 +148,8 @@ pub fn import(source: Source, options: &ImportOptions<'_>) -> Result<Imported> {
     refused.sort_by(|a, b| a.path.cmp(&b.path));
     let mut categories = source.categories;
     categories.retain(|category| {
-        let start = format!("{}/", category.path);
-        skills.iter().any(|skill: &ImportedSkill| skill.skill.path.starts_with(&start))
+        let within = |skill: &ImportedSkill| is_within(skill.skill.path.category(), &category.path);
+        skills.iter().any(within)
     });
     let dependencies = library.dependencies();
     Ok(Imported { skills, refused, categories, origin: source.origin, dependencies, kept: source.kept })
@@ -161,7 +161,7 @@ fn decide<'s>(
     options: &ImportOptions<'_>,
 ) -> Result<Result<(ImportedSkill, &'s Document), RefusedSkill>> {
     let refuse = |reason: String, dangerous_capabilities| {
-        Ok(Err(RefusedSkill { path: skill.path.clone(), reason, dangerous_capabilities }))
+        Ok(Err(RefusedSkill { path: skill.path.to_string(), reason, dangerous_capabilities }))
     };
     let document = match &skill.loaded {
         Ok(document) => document,
@@ -172,7 +172,7 @@ fn decide<'s>(
     };
     let dangerous = dangerous(document);
     if !dangerous.is_empty() && !options.accept_dangerous {
-        let agreed = options.confirm.is_some_and(|confirm| confirm(&skill.path, &dangerous));
+        let agreed = options.confirm.is_some_and(|confirm| confirm(skill.path.as_str(), &dangerous));
         if !agreed {
             let reason = format!(
                 "it requires {}, and nobody agreed to that; `--accept-dangerous` does",
@@ -208,8 +208,8 @@ fn decide<'s>(
         if options.translate_tools && Some(file.name.as_str()) == main {
             let content = file.read()?;
             let text = std::str::from_utf8(&content).ok();
-            let directory = super::leaf(&skill.path);
-            if let Some(done) = text.and_then(|text| tools::translate(text, document, directory)) {
+            let translate = |text| tools::translate(text, document, skill.path.name());
+            if let Some(done) = text.and_then(translate) {
                 translated = done.names;
                 files.push(SourceFile::from_bytes(file.name.clone(), done.text));
                 continue;
@@ -232,7 +232,7 @@ fn decide<'s>(
         source: source_name(origin),
         commit: origin.commit.clone(),
         claimed_source: earlier.map(claimed),
-        category: skill.path.rsplit_once('/').map(|(category, _)| category.to_owned()),
+        category: Some(skill.path.category()).filter(|category| !category.is_empty()).map(str::to_owned),
         installed_at: format_time(options.installed_at),
         translated_tools: translated.into_iter().collect(),
         missing_tools: missing,
@@ -295,10 +295,9 @@ fn dangerous(document: &Document) -> Vec<String> {
 
 /// The skill as a library would list it, to look at what it depends on.
 fn listed(skill: &SourceSkill, document: &Document) -> Option<Skill> {
-    let location = VirtualPath::top_level(SKILLS).join_exact(&format!("{}/SKILL.md", skill.path))?;
     Some(Skill {
         path: skill.path.clone(),
-        location,
+        location: skill.path.join("SKILL.md").ok()?,
         library: None,
         manifest: document.manifest.clone(),
         size: 0,

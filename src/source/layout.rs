@@ -7,11 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::assemble::{overlapping, skill_of};
 use super::scan::{Found, Scan, is_noise, join};
-use super::{
-    DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Source, SourceCategory, SourceOptions, check_name, failed,
-    leaf,
-};
+use super::{DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Source, SourceCategory, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::path::{SkillPath, check_relative, is_within, leaf};
 
 /// How a source is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,7 +78,7 @@ pub(super) fn read(
             .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository"));
     }
     if let Some(category) = &options.category {
-        check_name(category)?;
+        check_relative(category)?;
     }
     let name = match name {
         Some(name) => name.to_owned(),
@@ -203,7 +201,7 @@ fn paths(layout: Layout, found: &[Found], root_name: &str) -> Vec<String> {
 fn take_skill(
     source: &mut Source,
     scan: &mut Scan,
-    taken: &mut BTreeSet<String>,
+    taken: &mut BTreeSet<SkillPath>,
     found: &Found,
     path: &str,
 ) -> Result<()> {
@@ -212,18 +210,21 @@ fn take_skill(
         source.refuse(place, path, format!("it cannot lie in a library: {reason}"));
         return Ok(());
     }
-    if let Err(error) = check_name(path) {
-        source.refuse(place, path, error.message());
-        return Ok(());
-    }
-    if let Some(other) = overlapping(taken, path) {
+    let skill = match SkillPath::parse(path) {
+        Ok(skill) => skill,
+        Err(error) => {
+            source.refuse(place, path, error.message());
+            return Ok(());
+        }
+    };
+    if let Some(other) = overlapping(taken, &skill) {
         let reason = format!("it would be `{path}`, and `{other}` is a skill already");
         source.refuse(place, path, reason);
         return Ok(());
     }
-    taken.insert(path.to_owned());
+    taken.insert(skill.clone());
     match scan.collect(found)? {
-        Ok(files) => match skill_of(path.to_owned(), &found.folder, files) {
+        Ok(files) => match skill_of(skill, &found.folder, files) {
             Ok(skill) => source.skills.push(skill),
             Err(reason) => source.refuse(place, path, reason),
         },
@@ -240,8 +241,7 @@ fn take_categories(source: &mut Source, scan: &Scan, category: Option<&str>) {
             continue;
         }
         let path = category.map_or_else(|| path.to_owned(), |category| join(category, path));
-        let start = format!("{path}/");
-        let used = source.skills.iter().any(|skill| skill.path.starts_with(&start));
+        let used = source.skills.iter().any(|skill| is_within(skill.path.category(), &path));
         let known = source.categories.iter().any(|known| known.path == path);
         if !used || known {
             continue;

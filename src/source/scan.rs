@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, check_name, failed, hex};
+use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, failed, hex};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::skill_file_rank;
+use crate::path::check_relative;
 
 /// What belongs to tools, not to skills.
 const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
@@ -222,7 +223,7 @@ impl Scan {
             let name = raw.to_string_lossy().into_owned();
             let bad_name = match raw.to_str() {
                 None => Some("its name is no UTF-8".to_owned()),
-                Some(name) => check_name(name).err().map(|error| error.message().to_owned()),
+                Some(name) => check_relative(name).err().map(|error| error.message().to_owned()),
             };
             items.push(Item { name, bad_name, path: entry.path(), kind });
         }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::scan::sum;
-use super::{SkillFiles, SourceFile, check_name, failed};
+use super::{SkillFiles, SourceFile, failed};
 use crate::ambient::Ambient;
 use crate::error::{Error, ErrorKind, Result};
+use crate::path::check_relative;
 
 /// What happens to files that are there and say something else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -51,7 +52,7 @@ pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) ->
     for skill in skills {
         for file in &skill.files {
             let name = format!("{}/{}", skill.path, file.name);
-            check_name(&name)?;
+            check_relative(&name)?;
             let there = look(&root, &name, file, existing)?;
             if there == There::Same {
                 result.unchanged += 1;
