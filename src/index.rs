@@ -24,7 +24,8 @@ use crate::path::is_exact;
 mod digest;
 mod mirror;
 
-pub(crate) use self::digest::Sha256;
+pub use self::digest::Digest;
+pub(crate) use self::digest::Hex;
 pub(crate) use self::mirror::Mirror;
 
 /// The version that this program writes, and the newest that it reads.
@@ -68,7 +69,7 @@ pub(crate) struct Index {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexedFile {
     pub(crate) size: u64,
-    pub(crate) sha256: Sha256,
+    pub(crate) sha256: Digest,
     /// The release that uploaded the blob.
     pub(crate) blob: Arc<Origin>,
     /// The release that published this content at this path.
@@ -86,8 +87,13 @@ pub(crate) struct Origin {
 
 impl Origin {
     pub(crate) fn time(&self) -> Option<SystemTime> {
-        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(self.at))
+        time_at(self.at)
     }
+}
+
+/// The time that is so many seconds after the beginning of 1970; `None` for one that no clock has.
+pub(crate) fn time_at(seconds: u64) -> Option<SystemTime> {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
 /// What the head of a skill's `SKILL.md` says: its frontmatter, or as much of the file as it takes to tell.
@@ -197,7 +203,7 @@ struct WireIndex {
 #[derive(Serialize, Deserialize)]
 struct WireFile {
     size: u64,
-    sha256: Sha256,
+    sha256: Digest,
     /// The release that uploaded its blob, by its place among the origins.
     blob: usize,
     /// The release since which it is at this path, where that is another one.
@@ -228,7 +234,7 @@ impl Index {
     }
 
     /// Every content that the index names, with the release that uploaded it.
-    pub(crate) fn blobs(&self) -> impl Iterator<Item = (Sha256, &Arc<Origin>)> {
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = (Digest, &Arc<Origin>)> {
         self.files.values().map(|file| (file.sha256, &file.blob))
     }
 
@@ -374,7 +380,7 @@ mod tests {
         let (one, two) = (origin("one", 1), origin("two", 2));
         let file = |text: &[u8], blob: &Arc<Origin>, since: &Arc<Origin>| IndexedFile {
             size: text.len() as u64,
-            sha256: Sha256::of(text),
+            sha256: Digest::of(text),
             blob: blob.clone(),
             since: since.clone(),
         };

@@ -158,6 +158,7 @@ pub use crate::doctor::{Check, Diagnosis, Verdict};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
+pub use crate::index::Digest;
 pub use crate::manifest::{
     Diagnostic, Document, Manifest, Properties, Severity, Yaml, read_properties, validate,
 };

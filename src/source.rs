@@ -47,7 +47,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 
 #[cfg(feature = "import")]
 pub use self::export::{Exported, ExportedSkill, Format, export};
@@ -63,6 +62,7 @@ pub use self::provenance::{PROVENANCE_FILE, Provenance, TrustTier};
 pub use self::tools::TOOL_NAMES;
 pub use self::write::{Existing, FolderWritten, write_folder};
 use crate::error::{Error, ErrorKind, Result};
+use crate::index::Digest;
 use crate::manifest::{Diagnostic, Document, skill_file_rank};
 use crate::path::{SkillPath, check_relative, parents};
 
@@ -198,8 +198,8 @@ pub struct SourceFile {
     pub name: String,
     /// Its size, in bytes.
     pub size: u64,
-    /// The SHA-256 of its bytes, as 64 lowercase hexadecimal digits.
-    pub sha256: String,
+    /// The SHA-256 of its bytes.
+    pub sha256: Digest,
     /// Where its bytes are.
     pub content: Content,
 }
@@ -219,7 +219,7 @@ impl SourceFile {
     #[must_use]
     pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        let sha256 = hex(&Sha256::digest(&bytes));
+        let sha256 = Digest::of(&bytes);
         Self { name: name.into(), size: bytes.len() as u64, sha256, content: Content::Bytes(bytes) }
     }
 
@@ -239,7 +239,7 @@ impl SourceFile {
             .take(self.size + 1)
             .read_to_end(&mut bytes)
             .map_err(|error| failed("read", path, error))?;
-        if bytes.len() as u64 != self.size || hex(&Sha256::digest(&bytes)) != self.sha256 {
+        if bytes.len() as u64 != self.size || Digest::of(&bytes) != self.sha256 {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 format!("`{}` has changed since it was looked at", path.display()),
@@ -444,11 +444,6 @@ impl Source {
 fn skill_file(files: &[SourceFile]) -> Option<&SourceFile> {
     let rank = |file: &&SourceFile| skill_file_rank(&file.name).is_some();
     files.iter().filter(rank).min_by_key(|file| skill_file_rank(&file.name))
-}
-
-/// Lowercase hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The one place where failures of local files become errors.

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::new::{NewFile, NewLibrary, NewSkill, PushOptions};
 use crate::backend::{Union, UnionFile, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::index::Sha256;
+use crate::index::Digest;
 use crate::path::{is_within, parents};
 
 /// What happens to a skill.
@@ -100,7 +100,7 @@ impl Change {
 }
 
 /// What is stored at some paths, by its digest.
-pub(super) type Digests = BTreeMap<String, Option<Sha256>>;
+pub(super) type Digests = BTreeMap<String, Option<Digest>>;
 
 /// What a comparison found.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, Key};
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, Mirror, Sha256};
+use crate::index::{Digest, Index, Mirror};
 use crate::mount::Library;
 use crate::store::Meta;
 
@@ -34,7 +34,7 @@ pub struct Drift {
 pub(super) struct Seen {
     pub(super) etag: String,
     pub(super) size: u64,
-    pub(super) sha256: Option<Sha256>,
+    pub(super) sha256: Option<Digest>,
 }
 
 /// One key, compared.
@@ -51,7 +51,7 @@ pub(super) struct Recorded {
     /// The ETags of the keys that were written, by path.
     pub(super) etags: BTreeMap<String, String>,
     /// What the mirrored release has at each path, where that is known.
-    pub(super) contents: BTreeMap<String, Sha256>,
+    pub(super) contents: BTreeMap<String, Digest>,
     /// Whether the record says that every key of the newest release was written, and nobody else was writing.
     pub(super) complete: bool,
 }
@@ -151,7 +151,7 @@ pub(super) async fn named(
     backend: &S3Backend,
     library: &Library,
     index: &Index,
-    mut unclear: BTreeMap<String, Sha256>,
+    mut unclear: BTreeMap<String, Digest>,
 ) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
     for note in index.releases.iter().rev().filter(|note| note.id != index.id) {

@@ -1,13 +1,13 @@
 //! Releases: what was published when, and by whom.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::Serialize;
 
 use super::library::read_index;
 use crate::backend::SkillFs;
 use crate::error::Result;
-use crate::index::{Index, ReleaseNote};
+use crate::index::{Index, ReleaseNote, time_at};
 use crate::mount::Library;
 
 /// A release, in short.
@@ -41,7 +41,7 @@ impl Release {
         let pinned = index.pins.iter().filter(|(_, release)| **release == note.number);
         Self {
             release: note.number,
-            at: SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(note.at)),
+            at: time_at(note.at),
             by: note.by.clone(),
             source: note.source.clone(),
             created: note.created,

@@ -20,7 +20,7 @@ use super::work::{AT_ONCE, PushWatch, WORTH_A_COPY, Work};
 use crate::ambient::Instant;
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, Mirror, ReleaseId, Sha256};
+use crate::index::{Digest, Index, Mirror, ReleaseId};
 use crate::manifest::skill_file_rank;
 use crate::mount::Library;
 use crate::path::leaf;
@@ -41,7 +41,7 @@ pub(super) struct Mirrored {
 }
 
 /// Keys that are ours, by path: their ETag, and their content where that is known.
-pub(super) type Keys = BTreeMap<String, (String, Option<Sha256>)>;
+pub(super) type Keys = BTreeMap<String, (String, Option<Digest>)>;
 
 /// How the mirror is brought up to date.
 pub(super) struct Mirroring<'a> {
@@ -50,7 +50,7 @@ pub(super) struct Mirroring<'a> {
     /// The release that this process has committed.
     pub(super) own: Option<&'a ReleaseId>,
     /// Contents that are at hand.
-    pub(super) contents: BTreeMap<Sha256, NewContent>,
+    pub(super) contents: BTreeMap<Digest, NewContent>,
     /// Compares every key, also where the record says that nothing is to be done.
     pub(super) thorough: bool,
     /// The keys were there before the release: one that is missing now was removed by others.
@@ -66,7 +66,7 @@ struct Overtaken;
 /// What came of a key.
 enum Done {
     /// It is ours, with this ETag.
-    Written(String, Sha256),
+    Written(String, Digest),
     Removed,
     Drift(Drift),
 }

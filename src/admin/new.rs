@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::index::{Origin, ReleaseId, Sha256};
+use crate::index::{Digest, Origin, ReleaseId};
 use crate::manifest::skill_file;
 use crate::mount::Library;
 use crate::path::SkillPath;
@@ -17,7 +17,7 @@ use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
 pub struct NewFile {
     pub(crate) name: String,
     pub(crate) size: u64,
-    pub(crate) sha256: Sha256,
+    pub(crate) sha256: Digest,
     pub(crate) content: NewContent,
 }
 
@@ -38,7 +38,7 @@ impl NewFile {
     #[must_use]
     pub fn new(name: impl Into<String>, content: impl Into<Bytes>) -> Self {
         let content = content.into();
-        let (size, sha256) = (content.len() as u64, Sha256::of(&content));
+        let (size, sha256) = (content.len() as u64, Digest::of(&content));
         Self { name: name.into(), size, sha256, content: NewContent::Bytes(content) }
     }
 }
@@ -198,9 +198,7 @@ impl From<&SourceFile> for NewFile {
             Content::File(path) => NewContent::Local(path.clone()),
             Content::Bytes(bytes) => NewContent::Bytes(bytes.clone()),
         };
-        // A source gives valid digests; an invalid one would match no content.
-        let sha256 = Sha256::parse(&file.sha256).unwrap_or_else(|| Sha256::of(&[]));
-        Self { name: file.name.clone(), size: file.size, sha256, content }
+        Self { name: file.name.clone(), size: file.size, sha256: file.sha256, content }
     }
 }
 

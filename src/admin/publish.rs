@@ -23,7 +23,7 @@ use super::{plain, prune};
 use crate::ambient::Instant;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, Kind, MAX_BYTES, ReleaseId, Sha256};
+use crate::index::{Digest, Index, Kind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
 
 /// Every so many releases, objects that nothing refers to are pruned.
@@ -400,9 +400,9 @@ async fn upload_changes(
     upload: &mut Upload,
     watch: PushWatch<'_>,
 ) -> Result<()> {
-    let named: BTreeSet<Sha256> =
+    let named: BTreeSet<Digest> =
         plan.base.index.iter().flat_map(|base| base.value.blobs()).map(|(sha256, _)| sha256).collect();
-    let mut wanted: BTreeMap<Sha256, (&str, &NewFile)> = BTreeMap::new();
+    let mut wanted: BTreeMap<Digest, (&str, &NewFile)> = BTreeMap::new();
     for Change { path, after, .. } in &plan.changes {
         let Some(file) = after else { continue };
         // A blob of a release that the base lists is as good as one that the base names.

@@ -14,7 +14,7 @@ use super::protocol::{self, Retention};
 use super::work::{AT_ONCE, PushProgress, Work};
 use crate::backend::{S3Backend, find_skills};
 use crate::error::{Error, Result};
-use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId, ReleaseNote, Sha256};
+use crate::index::{Digest, Index, IndexedFile, Kind, Origin, ReleaseId, ReleaseNote};
 use crate::manifest::read_description;
 use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
 
@@ -22,7 +22,7 @@ use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
 pub(super) struct Upload {
     pub(super) id: ReleaseId,
     pub(super) began: SystemTime,
-    pub(super) blobs: BTreeSet<Sha256>,
+    pub(super) blobs: BTreeSet<Digest>,
     pub(super) files: u64,
     pub(super) bytes: u64,
 }
@@ -32,7 +32,7 @@ pub(super) struct AdoptedFile {
     pub(super) path: String,
     pub(super) etag: String,
     pub(super) size: u64,
-    pub(super) sha256: Sha256,
+    pub(super) sha256: Digest,
 }
 
 /// The index of the release that a plan makes.
@@ -61,7 +61,7 @@ pub(super) async fn next_index(
         let (blob, since) = (origin.clone(), origin.clone());
         index.files.insert(path.clone(), IndexedFile { size: *size, sha256: *sha256, blob, since });
     }
-    let named: BTreeMap<Sha256, &Arc<Origin>> = base.iter().flat_map(|base| base.blobs()).collect();
+    let named: BTreeMap<Digest, &Arc<Origin>> = base.iter().flat_map(|base| base.blobs()).collect();
     for Change { path, after, .. } in &plan.changes {
         let Some(file) = after else {
             index.files.remove(path);
@@ -122,7 +122,7 @@ async fn tell_heads(
     origin: &Arc<Origin>,
     index: &mut Index,
 ) -> Result<()> {
-    let contents: BTreeMap<Sha256, &NewContent> = plan
+    let contents: BTreeMap<Digest, &NewContent> = plan
         .changes
         .iter()
         .filter_map(|change| change.after.as_ref())

@@ -11,7 +11,7 @@ use super::verify::{Intact, Problem, Severity, Verified, intact_releases, restor
 use super::work::PushWatch;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::index::{Index, Sha256};
+use crate::index::{Digest, Index};
 use crate::mount::Library;
 use crate::path::leaf;
 
@@ -104,7 +104,7 @@ async fn restore_blobs(
         let copies = copies.filter_map(|other| library.listed_beside(other));
         for copy in copies.chain([mirrored]) {
             let Some((_, bytes)) = backend.object(copy.key()).await? else { continue };
-            if Sha256::of(&bytes) != file.sha256 {
+            if Digest::of(&bytes) != file.sha256 {
                 continue;
             }
             let seen = backend.object_meta(key.key()).await?.and_then(|meta| meta.etag);

@@ -13,7 +13,7 @@ use super::library::{LibraryKind, State, Versioned, nothing_there, read_record};
 use super::work::{PushProgress, PushWatch};
 use crate::backend::{S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, Sha256};
+use crate::index::{Digest, Index};
 use crate::manifest::validate;
 use crate::mount::Library;
 use crate::path::{VirtualPath, leaf};
@@ -227,7 +227,7 @@ async fn check_releases(
     found: &mut Verified,
 ) {
     let is_stored =
-        |sha256: Sha256, id: &crate::index::ReleaseId| stored.contains(library.blob(sha256, id).as_str());
+        |sha256: Digest, id: &crate::index::ReleaseId| stored.contains(library.blob(sha256, id).as_str());
     for (path, file) in &index.files {
         if !is_stored(file.sha256, &file.blob.id) {
             found.say(

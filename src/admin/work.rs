@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::new::{NewContent, NewFile};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{ReleaseId, Sha256};
+use crate::index::{Digest, ReleaseId};
 use crate::mount::Library;
 use crate::path::leaf;
 use crate::store::{ByteRange, Condition, Expect, Fetched};
@@ -89,7 +89,7 @@ impl<'a> Work<'a> {
     }
 
     /// The content of a file. It is what its digest says, or an error.
-    pub(super) async fn content(&self, path: &str, sha256: Sha256, content: &NewContent) -> Result<Bytes> {
+    pub(super) async fn content(&self, path: &str, sha256: Digest, content: &NewContent) -> Result<Bytes> {
         let bytes = match content {
             NewContent::Bytes(bytes) => return Ok(bytes.clone()),
             NewContent::Local(file) => {
@@ -109,7 +109,7 @@ impl<'a> Work<'a> {
             NewContent::Key(etag) => self.key(path, etag).await?,
         };
         let actual = bytes.clone();
-        if super::library::blocking(move || Sha256::of(&actual)).await? == sha256 {
+        if super::library::blocking(move || Digest::of(&actual)).await? == sha256 {
             return Ok(bytes);
         }
         Err(match content {

@@ -15,7 +15,7 @@ use super::write::new_properties;
 use crate::cache::Libraries;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::Sha256;
+use crate::index::Digest;
 use crate::mount::{KeyPrefix, Library, Mounts, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{
@@ -39,7 +39,7 @@ impl S3Backend {
         path: &VirtualPath,
         found: &UnionFile,
         most: u64,
-    ) -> Result<(Sha256, Vec<u8>)> {
+    ) -> Result<(Digest, Vec<u8>)> {
         let (mut digest, mut head) = (sha2::Sha256::new(), Vec::new());
         if found.meta.size > 0 {
             let Some(mut body) = self.version_bytes(path, found, ByteRange::WHOLE).await? else {
@@ -54,11 +54,11 @@ impl S3Backend {
                 digest.update(&piece);
             }
         }
-        Ok((Sha256::finish(digest), head))
+        Ok((Digest::finish(digest), head))
     }
 
     /// The SHA-256 of an object as it is now, and what the server says of it; `None` when there is none.
-    pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Sha256, Meta)>> {
+    pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Digest, Meta)>> {
         let mut digest = sha2::Sha256::new();
         let meta = match self.store().get(key, ByteRange::WHOLE, Expect::Any).await? {
             Fetched::Found { meta, mut body, .. } => {
@@ -69,7 +69,7 @@ impl S3Backend {
             }
             _ => return Ok(None),
         };
-        Ok(Some((Sha256::finish(digest), meta)))
+        Ok(Some((Digest::finish(digest), meta)))
     }
 
     /// An object as it is now, whole; `None` when there is none.

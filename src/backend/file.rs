@@ -11,7 +11,7 @@ use super::S3Backend;
 use super::view::Blob;
 use crate::cache::{Cached, Detail};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::Sha256;
+use crate::index::Digest;
 use crate::mount::ObjectKey;
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
@@ -297,10 +297,10 @@ impl S3Backend {
 }
 
 /// Checks content that is held already.
-async fn verified(bytes: Vec<u8>, sha256: Sha256) -> Result<Vec<u8>> {
+async fn verified(bytes: Vec<u8>, sha256: Digest) -> Result<Vec<u8>> {
     let large = bytes.len() > MANY_BYTES;
     let check =
-        move || (Sha256::of(&bytes) == sha256).then_some(bytes).ok_or_else(|| Body::wrong_content(sha256));
+        move || (Digest::of(&bytes) == sha256).then_some(bytes).ok_or_else(|| Body::wrong_content(sha256));
     if !large {
         return check();
     }

@@ -14,7 +14,7 @@ use sha2::Digest as _;
 
 use super::view::{Blob, View, ViewFile, below};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::SkillHead;
+use crate::index::{Digest, SkillHead};
 use crate::path::{SkillPath, VirtualPath, parents};
 use crate::store::Meta;
 
@@ -288,7 +288,7 @@ impl Union {
             text += &format!("category {} {} {path}\n", file.layer, version(file));
         }
         digest.update(&text);
-        digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        Digest::finish(digest).to_string()
     }
 
     fn is_seen(&self, skill: &SkillPath, layer: usize) -> bool {
@@ -427,7 +427,7 @@ pub(crate) fn below_mount(path: &VirtualPath) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId, Sha256};
+    use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId};
 
     /// A published library with these files.
     fn view(files: &[&str]) -> Arc<View> {
@@ -436,7 +436,7 @@ mod tests {
         let mut index = Index::new(Kind::Published, id);
         for path in files {
             let (blob, since) = (origin.clone(), origin.clone());
-            let file = IndexedFile { size: 1, sha256: Sha256::of(path.as_bytes()), blob, since };
+            let file = IndexedFile { size: 1, sha256: Digest::of(path.as_bytes()), blob, since };
             index.files.insert((*path).to_owned(), file);
         }
         Arc::new(View::published(Arc::new(index)))

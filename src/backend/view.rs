@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::index::{Index, Origin, Sha256};
+use crate::index::{Digest, Index, Origin};
 use crate::manifest::skill_file_rank;
 use crate::mount::Directory;
 use crate::path::{SkillPath, is_exact, parents};
@@ -42,7 +42,7 @@ pub(super) struct ViewFile {
 /// Where the content of a published file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
-    pub(crate) sha256: Sha256,
+    pub(crate) sha256: Digest,
     pub(crate) origin: Arc<Origin>,
 }
 

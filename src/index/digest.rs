@@ -1,15 +1,31 @@
-//! SHA-256 digests, which name content.
+//! SHA-256 digests, which name content, and hexadecimal digits.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-/// The SHA-256 of some bytes. Written as 64 lower-case hexadecimal digits, so it can be part of a key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Sha256([u8; 32]);
+use crate::error::{Error, ErrorKind, Result, shorten};
 
-impl Sha256 {
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+/// The SHA-256 of some bytes.
+///
+/// It is written as 64 lower-case hexadecimal digits, so it can be part of a key.
+///
+/// ```
+/// use skillfs::Digest;
+///
+/// let digest = Digest::of(b"abc");
+/// assert_eq!(digest.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+/// assert_eq!(digest.to_string().parse::<Digest>()?, digest);
+/// assert!(Digest::parse("ba7816bf").is_err());
+/// # Ok::<(), skillfs::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// That of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(bytes).into())
     }
@@ -20,41 +36,100 @@ impl Sha256 {
         Self(hasher.finalize().into())
     }
 
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let text = text.as_bytes();
-        let mut bytes = [0; 32];
-        if text.len() != 64 {
-            return None;
-        }
-        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-            let digit = |at: usize| char::from(pair[at]).to_digit(16);
-            *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
-        }
-        Some(Self(bytes))
+    /// Reads hexadecimal digits, in any letter case.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] when it is anything but 64 of them.
+    pub fn parse(text: &str) -> Result<Self> {
+        let read = (text.len() == 64).then(|| from_hex(text.as_bytes())).flatten();
+        read.map(Self).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, format!("`{}` is no SHA-256", shorten(text)))
+                .with_hint(WANTED)
+        })
     }
 }
 
-impl fmt::Display for Sha256 {
+const WANTED: &str = "a SHA-256 has 64 hexadecimal digits";
+
+fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
+    }
+    Some(bytes)
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) struct Hex<'b>(pub(crate) &'b [u8]);
+
+impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        self.0.iter().try_for_each(|byte| {
+            f.write_char(char::from(DIGITS[usize::from(byte >> 4)]))?;
+            f.write_char(char::from(DIGITS[usize::from(byte & 15)]))
+        })
     }
 }
 
-impl fmt::Debug for Sha256 {
+impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
+        Hex(&self.0).fmt(f)
     }
 }
 
-impl Serialize for Sha256 {
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::str::FromStr for Digest {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Self::parse(text)
+    }
+}
+
+impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Sha256 {
+impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| serde::de::Error::custom("a SHA-256 has 64 hexadecimal digits"))
+        Self::parse(&text).map_err(|_| serde::de::Error::custom(WANTED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_64_hexadecimal_digits() {
+        let digest = Digest::of(b"abc");
+        let text = digest.to_string();
+        assert_eq!(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        for same in [text.clone(), text.to_uppercase()] {
+            assert_eq!(Digest::parse(&same).unwrap(), digest);
+        }
+        let json = format!("\"{text}\"");
+        assert_eq!(serde_json::to_string(&digest).unwrap(), json);
+        assert_eq!(serde_json::from_str::<Digest>(&json).unwrap(), digest);
+        for wrong in ["", "ba78", &text[1..], &format!("{text}00"), &text.replace('b', "g"), &"é".repeat(32)]
+        {
+            assert_eq!(Digest::parse(wrong).unwrap_err().kind(), ErrorKind::InvalidInput, "{wrong}");
+            assert!(serde_json::from_value::<Digest>(wrong.into()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_byte_is_two_digits() {
+        assert_eq!(Hex(&[0, 1, 0x0f, 0x10, 0xab, 0xff]).to_string(), "00010f10abff");
+        assert_eq!(Hex(&[]).to_string(), "");
     }
 }

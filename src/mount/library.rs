@@ -19,7 +19,7 @@ use super::session::{Owner, Session};
 use super::table::SKILLS_FOLDER;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::{LibraryId, UserId};
-use crate::index::{ReleaseId, Sha256};
+use crate::index::{Digest, ReleaseId};
 use crate::path::{SKILLS, VirtualPath};
 
 /// What lies beside the skills of a published library.
@@ -89,7 +89,7 @@ impl Library {
     }
 
     /// The content with this digest that a release uploaded. The key is never used for anything else.
-    pub(crate) fn blob(&self, sha256: Sha256, id: &ReleaseId) -> WritableKey {
+    pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> WritableKey {
         WritableKey(blob_of(&self.into(), sha256, id))
     }
 
@@ -155,6 +155,6 @@ pub(super) fn index_of(owner: &Owner) -> ObjectKey {
 }
 
 /// The content with this digest that a release of the owner's library uploaded.
-pub(super) fn blob_of(owner: &Owner, sha256: Sha256, id: &ReleaseId) -> ObjectKey {
+pub(super) fn blob_of(owner: &Owner, sha256: Digest, id: &ReleaseId) -> ObjectKey {
     ObjectKey(format!("{}{BLOBS}{sha256}-{id}", owner.home()))
 }

@@ -11,7 +11,7 @@ use super::session::{Access, Owner, Session};
 use super::table::{Identity, MOUNTS, MountSpec};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::LibraryId;
-use crate::index::{ReleaseId, Sha256};
+use crate::index::{Digest, ReleaseId};
 use crate::path::VirtualPath;
 
 /// One directory below `/` and the prefix of the bucket behind it.
@@ -212,7 +212,7 @@ impl Mounts {
     }
 
     /// The content of a published file of a layer of `/skills`.
-    pub(crate) fn blob_of(&self, layer: usize, sha256: Sha256, id: &ReleaseId) -> Option<ObjectKey> {
+    pub(crate) fn blob_of(&self, layer: usize, sha256: Digest, id: &ReleaseId) -> Option<ObjectKey> {
         Some(library::blob_of(self.skills_owner(layer)?, sha256, id))
     }
 

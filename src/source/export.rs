@@ -7,14 +7,14 @@ use std::io::Write;
 use bytes::Bytes;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use unicode_normalization::UnicodeNormalization;
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, ZipWriter};
 
+use super::SkillFiles;
 use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
-use super::{SkillFiles, hex};
 use crate::error::{Error, ErrorKind, Result};
+use crate::index::Digest;
 use crate::manifest::Document;
 use crate::path::SkillPath;
 
@@ -86,7 +86,7 @@ pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Re
             [only] => (EntryKind::SkillMd, format!("{name}/SKILL.md"), only.read()?),
             _ => (EntryKind::Archive, format!("{name}{}", format.extension()), pack(skill, format)?),
         };
-        let digest = format!("sha256:{}", hex(&Sha256::digest(&bytes)));
+        let digest = format!("sha256:{}", Digest::of(&bytes));
         archive.add(&format!("{FOLDER}/{url}"), &bytes)?;
         exported.push(ExportedSkill {
             path: skill.path.clone(),

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use sha2::Digest as _;
 
-use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, failed, hex};
+use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::index::Digest;
 use crate::manifest::skill_file_rank;
 use crate::path::check_relative;
 
@@ -256,11 +257,11 @@ pub(super) fn join(path: &str, name: &str) -> String {
 }
 
 /// How much there is to read, and its SHA-256.
-pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, String)> {
-    let (mut buffer, mut size, mut sum) = (vec![0; 64 * 1024], 0, Sha256::new());
+pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, Digest)> {
+    let (mut buffer, mut size, mut sum) = (vec![0; 64 * 1024], 0, sha2::Sha256::new());
     loop {
         match reader.read(&mut buffer) {
-            Ok(0) => return Ok((size, hex(&sum.finalize()))),
+            Ok(0) => return Ok((size, Digest::finish(sum))),
             Ok(read) => {
                 sum.update(&buffer[..read]);
                 size += read as u64;

@@ -89,7 +89,7 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
         return Err(in_the_way(&path, what));
     }
     let content = File::open(&path).and_then(sum).map_err(|error| failed("read", &path, error))?;
-    match content == (file.size, file.sha256.clone()) {
+    match content == (file.size, file.sha256) {
         true => Ok(There::Same),
         false if existing == Existing::Replace => Ok(There::Other),
         false => Err(Error::new(

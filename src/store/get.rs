@@ -20,7 +20,7 @@ use super::send::{About, Sending};
 use crate::ambient::Instant;
 use crate::cache::Passed;
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::Sha256;
+use crate::index::Digest;
 use crate::mount::ObjectKey;
 
 /// This much progress is no repeated failure: a long download may break now and then.
@@ -189,7 +189,7 @@ pub(crate) struct Body {
     waited: Duration,
     waited_at: u64,
     /// What all bytes together must be.
-    verify: Option<(sha2::Sha256, Sha256)>,
+    verify: Option<(sha2::Sha256, Digest)>,
 }
 
 impl Body {
@@ -212,12 +212,12 @@ impl Body {
 
     /// All bytes together must have this digest; otherwise the last of them is an error. To be called before the
     /// first piece.
-    pub(crate) fn verify(&mut self, sha256: Sha256) {
+    pub(crate) fn verify(&mut self, sha256: Digest) {
         self.verify = Some((sha2::Sha256::default(), sha256));
     }
 
     /// Content that is not what its digest says.
-    pub(crate) fn wrong_content(sha256: Sha256) -> Error {
+    pub(crate) fn wrong_content(sha256: Digest) -> Error {
         Error::new(ErrorKind::Corrupt, format!("the stored content is not what was published ({sha256})"))
             .with_hint("an administrator runs `skillfs admin verify --repair`, or publishes the skill again")
     }
@@ -270,7 +270,7 @@ impl Body {
         }
         if self.remaining() == 0
             && let Some((hasher, sha256)) = self.verify.take()
-            && Sha256::finish(hasher) != sha256
+            && Digest::finish(hasher) != sha256
         {
             return Err(Self::wrong_content(sha256));
         }

@@ -15,6 +15,7 @@ use crate::ambient::Instant;
 use crate::cache::Evidence;
 use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::index::Hex;
 use crate::mount::{Identity, IdentitySpec, Owner, Reach};
 use crate::policy::{self, MOST_CHARACTERS, Place};
 
@@ -93,7 +94,7 @@ impl fmt::Debug for ScopeId {
 
 impl fmt::Display for ScopeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        Hex(&self.0).fmt(f)
     }
 }
 

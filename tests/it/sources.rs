@@ -82,7 +82,7 @@ fn files_have_sizes_and_sums() {
     let source = open(folder.path());
     let file = &source.skills[0].files[1];
     assert_eq!((file.name.as_str(), file.size), ("abc", 3));
-    assert_eq!(file.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_eq!(file.sha256.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     assert_eq!(file.read().unwrap(), "abc");
     let mut all = String::new();
     std::io::Read::read_to_string(&mut file.open().unwrap(), &mut all).unwrap();
@@ -646,7 +646,7 @@ fn an_export_is_read_back_as_it_was() {
 #[test]
 fn a_sum_that_does_not_match_refuses_the_site() {
     let a = skill("a", "", "b");
-    let digest = SourceFile::from_bytes("x", a.clone()).sha256;
+    let digest = SourceFile::from_bytes("x", a.clone()).sha256.to_string();
     let site = |digest: &str, url: &str, name: &str, schema: &str| {
         let index = format!(
             r#"{{"$schema":"https://schemas.agentskills.io/discovery/{schema}/schema.json","later":1,"skills":[{{"name":"{name}",
