@@ -39,7 +39,7 @@ async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> sk
 async fn load_skill(backend: &S3Backend, state: &mut State, skill: &str) -> String {
     match backend.load_skill(skill).await {
         Ok(loaded) => {
-            state.current_skill = Some(loaded.skill.path.to_string());
+            state.current_skill = Some(loaded.skill.path.clone());
             format!("`{}` is loaded.", loaded.skill.path)
         }
         Err(error) => error.to_string(),

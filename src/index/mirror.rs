@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FORMAT, ReleaseId, Unreadable, check_path};
+use super::{ReleaseId, Unreadable, check_path};
+
+/// Written into it: an index of a newer format does not make the mirror one.
+const FORMAT: u32 = 1;
 
 /// The state of a library's mirror.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,8 +15,9 @@ use crate::path::SKILLS;
 /// Another mount, say `/shared-notes`, is a row of [`MOUNTS`] here, and in `mount/session.rs` the field of
 /// [`Grants`](super::Grants) that allows writing. If it belongs to something that no session is named by yet, say a
 /// team, that is a variant of [`Identity`] here, the field of [`Session`](super::Session) in `mount/session.rs`, and
-/// the type of the id in `id.rs`. Nothing else: the compiler finds the places in these files. The documentation has
-/// tables of its own in `lib.rs` and `docs/`, and `config::env` names the variables for callers of the library.
+/// the type of the id in `id.rs`, re-exported by `lib.rs`. The compiler finds the rest: matches on the owner of a
+/// prefix, as in `mount/resolve.rs`. `config::env` names the variables for callers of the library, and the documentation
+/// has tables of its own. On AWS, the role and the bucket policy must allow the prefix: see `terraform/`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountSpec {
     /// Its name below `/`.
