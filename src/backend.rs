@@ -146,7 +146,7 @@ impl SkillFs {
         }
     }
 
-    /// For how many tenants this handle holds credentials at the moment; at most
+    /// How many sets of credentials this handle holds at the moment; at most
     /// [`Role::max_scopes`](crate::Role::max_scopes).
     #[must_use]
     pub fn scopes(&self) -> u64 {

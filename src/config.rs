@@ -227,7 +227,8 @@ pub struct Role {
     pub duration: Duration,
     /// The address of STS. By default that of the storage, if that has one outside of AWS; else AWS's own.
     pub sts_endpoint_url: Option<String>,
-    /// For how many tenants credentials are held at once. Default 10,000; they take some 3 KiB each.
+    /// How many sets of credentials are held at once: one for each set of libraries, one for each thread. Default 10,000;
+    /// they take some 3 KiB each.
     pub max_scopes: u64,
 }
 

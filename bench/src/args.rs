@@ -20,7 +20,7 @@ skillfs and its rivals at the same work, on loopback.
                       objects are written and left there
     --bucket NAME     its bucket [bench]
     --latency-ms MS   what each answer takes at least [50]
-    --only NAME,…     catalogue, reads, ls, sessions, warm, stampede, cpu, memory, fairness
+    --only NAME,…     catalogue, reads, ls, sessions, warm, stampede, roles, cpu, memory, fairness
     --quick           smaller sizes and fewer rounds; for a look, not for figures
     --markdown        tables as Markdown
     --json FILE       all figures as JSON

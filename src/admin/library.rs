@@ -184,10 +184,6 @@ pub(super) fn fresh_id(backend: &S3Backend) -> Result<ReleaseId> {
     ReleaseId::parse(backend.store().fresh_id()?).map_err(internal)
 }
 
-pub(super) fn seconds(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
 /// Runs what takes a while on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let failed = |e| Error::new(ErrorKind::Internal, "a background task broke off").with_source(e);

@@ -12,12 +12,12 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::compare::FileAction;
 use super::drift::{self, Compared, Drift, Recorded, Seen};
 use super::library::{
-    Versioned, fresh_id, mirrored_keys, only_over, read_index, read_mirror, seconds, write_document,
+    Versioned, fresh_id, mirrored_keys, only_over, read_index, read_mirror, write_document,
 };
 use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
 use super::work::{AT_ONCE, PushWatch, WORTH_A_COPY, Work};
-use crate::ambient::Instant;
+use crate::ambient::{Instant, unix_seconds};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, Mirror, ReleaseId};
@@ -174,7 +174,7 @@ impl<'a> Mirroring<'a> {
                 Some(etag) => seen = Some(etag),
                 None => return Ok(Err(Overtaken)),
             }
-            started = Some(seconds(self.backend.server_time()));
+            started = Some(unix_seconds(self.backend.server_time()));
         }
         // Without a listing, the keys that the release does not change are as they are recorded.
         let mut etags = if short.is_some() { recorded.etags.clone() } else { BTreeMap::new() };
@@ -253,8 +253,8 @@ impl<'a> Mirroring<'a> {
     /// How long ago somebody else has published, or recorded the mirror.
     fn since_others_wrote(&self, index: &Index, recorded: Option<SystemTime>) -> Duration {
         let mut others = index.releases.iter().rev().filter(|note| Some(&note.id) != self.own);
-        let last = others.next().map(|note| note.at).max(recorded.map(seconds));
-        let now = seconds(self.backend.server_time());
+        let last = others.next().map(|note| note.at).max(recorded.map(unix_seconds));
+        let now = unix_seconds(self.backend.server_time());
         last.map_or(Duration::MAX, |at| Duration::from_secs(now.saturating_sub(at)))
     }
 
@@ -334,7 +334,7 @@ impl<'a> Mirroring<'a> {
         started: Option<u64>,
     ) -> Result<(String, Result<Done, Overtaken>)> {
         let (location, object) = self.library.file(path)?;
-        let now = || seconds(self.backend.server_time());
+        let now = || unix_seconds(self.backend.server_time());
         let age = || started.map_or(0, |started| now().saturating_sub(started));
         let wanted = index.files.get(path);
         let told = |done| Ok((path.to_owned(), done));

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::compare::{Action, Change};
-use super::library::seconds;
 use super::new::NewContent;
 use super::plan::{Plan, described_category};
 use super::protocol::{self, Retention};
 use super::work::{AT_ONCE, PushProgress, Work};
+use crate::ambient::unix_seconds;
 use crate::backend::{S3Backend, find_skills};
 use crate::error::{Error, Result};
 use crate::index::{Digest, Index, IndexedFile, Kind, Origin, ReleaseId, ReleaseNote};
@@ -43,7 +43,7 @@ pub(super) async fn next_index(
     upload: &Upload,
     retention: Retention,
 ) -> Result<Index> {
-    let at = seconds(backend.server_time());
+    let at = unix_seconds(backend.server_time());
     let base = plan.base.index.as_ref().map(|base| &*base.value);
     let number = base.map_or(0, |base| base.release).saturating_add(1);
     let origin = Arc::new(Origin { id: upload.id.clone(), release: number, at });

@@ -41,7 +41,7 @@ impl Node {
     }
 
     /// The file; what else it is, is an error.
-    pub(super) fn file(self, path: &VirtualPath) -> Result<File> {
+    pub(super) fn file(&self, path: &VirtualPath) -> Result<&File> {
         match self {
             Self::File(file) => Ok(file),
             Self::Directory => Err(is_directory(path)),

@@ -3,6 +3,8 @@
 //! What a path means is found by asking for the key, for the key with `.md`, and for anything below it; what is found
 //! is kept for as long as [`Freshness::files`](crate::Freshness) says, unless this process changes it.
 
+use std::sync::Arc;
+
 use super::S3Backend;
 use super::file::{Content, File, Node, Opened, Version, Want, keeps_changing};
 use crate::cache::{About, Accept, Detail, Kept, Key};
@@ -26,14 +28,14 @@ pub(super) struct PlainPath {
 
 impl S3Backend {
     /// What a path means. Two requests at most for a file, none while it is known.
-    pub(super) async fn find_plain(&self, at: PlainPath, want: Want) -> Result<Node> {
+    pub(super) async fn find_plain(&self, at: PlainPath, want: Want) -> Result<Arc<Node>> {
         let key = Key::new(About::object(&at.key), Detail::Only);
         let bound = self.bound(&at.path);
         let usable = |node: &Node| node.meets(want);
         // Each wants something else, and may fail for another reason: all bytes may be too many where a window is not.
         let accept = Accept { bound, fetches: want.detail(), usable, refresh: true };
         let fetch = |prior| self.clone().fetch(at, want, prior);
-        Ok((*self.cache().get(&key, accept, fetch).await?.value).clone())
+        Ok(self.cache().get(&key, accept, fetch).await?.value)
     }
 
     /// A change found this version of a file: if another one was known, it is forgotten.

@@ -138,8 +138,8 @@ impl S3Backend {
     #[instrument(name = "stat", skip_all)]
     pub async fn stat(&self, path: impl IntoPath) -> Result<Entry> {
         let path = path.into_path()?;
-        match self.find(&path, Want::Meta).await? {
-            Node::File(file) => Ok(file.meta.entry(file.path)),
+        match &*self.find(&path, Want::Meta).await? {
+            Node::File(file) => Ok(file.meta.entry(file.path.clone())),
             Node::Directory => Ok(Entry::directory(path)),
             Node::Nothing => Err(Self::not_found(&path)),
         }
@@ -152,8 +152,7 @@ impl S3Backend {
     pub async fn exists(&self, path: impl IntoPath) -> Result<bool> {
         let path = path.into_path()?;
         match self.find(&path, Want::Meta).await {
-            Ok(Node::File(_) | Node::Directory) => Ok(true),
-            Ok(Node::Nothing) => Ok(false),
+            Ok(node) => Ok(!matches!(*node, Node::Nothing)),
             // A mount that the session does not have.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
@@ -169,8 +168,12 @@ impl S3Backend {
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
         let mut retries = Retries::new(self);
         loop {
-            let read = match retries.backend.find(&path, Want::Text).await.and_then(|node| node.file(&path)) {
-                Ok(file) => retries.backend.text_of(&file, window).await,
+            let session = retries.session();
+            let read = match session.find(&path, Want::Text).await {
+                Ok(node) => match node.file(&path) {
+                    Ok(file) => session.text_of(file, window).await,
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
             if !retries.again(&read) {
@@ -183,7 +186,7 @@ impl S3Backend {
     async fn read_range(&self, path: VirtualPath, range: ByteRange) -> Result<FileBytes> {
         let mut retries = Retries::new(self);
         loop {
-            let read = retries.backend.read_range_once(&path, range).await;
+            let read = retries.session().read_range_once(&path, range).await;
             if !retries.again(&read) {
                 return read;
             }
@@ -195,7 +198,7 @@ impl S3Backend {
         let empty = range.end.is_some_and(|end| end <= range.start);
         let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
         let opened = match range == ByteRange::WHOLE {
-            true => Opened::Known(self.find(path, Want::Bytes).await?.file(path)?),
+            true => Opened::Known(self.find(path, Want::Bytes).await?.file(path)?.clone()),
             false => self.open_path(path, asked).await?,
         };
         let (path, meta, body) = match opened {

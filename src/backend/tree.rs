@@ -9,6 +9,7 @@
 //! - [`Retries`]: the conflict loop. What is read at a version that is gone meanwhile is found anew, past the cache;
 //!   except in a pinned session, which would only find the same again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::S3Backend;
@@ -33,11 +34,11 @@ impl S3Backend {
     }
 
     /// What a path means, with what is wanted of its content.
-    pub(super) async fn find(&self, path: &VirtualPath, want: Want) -> Result<Node> {
+    pub(super) async fn find(&self, path: &VirtualPath, want: Want) -> Result<Arc<Node>> {
         match self.mounts.resolve(path)? {
-            Location::Root | Location::Mount(_) => Ok(Node::Directory),
+            Location::Root | Location::Mount(_) => Ok(Arc::new(Node::Directory)),
             // The mount itself is always there.
-            Location::Layered if path.segments().count() == 1 => Ok(Node::Directory),
+            Location::Layered if path.segments().count() == 1 => Ok(Arc::new(Node::Directory)),
             Location::Layered => self.find_skill_file(path, want).await,
             Location::Inside { key, directory } => {
                 self.find_plain(PlainPath { path: path.clone(), key, directory }, want).await
@@ -67,15 +68,22 @@ impl S3Backend {
 }
 
 /// The conflict loop: an operation whose result was a conflict is tried again, past the cache.
-pub(crate) struct Retries {
-    pub(crate) backend: S3Backend,
+pub(crate) struct Retries<'s> {
+    session: &'s S3Backend,
+    /// The same past the cache, after a conflict.
+    fresh: Option<S3Backend>,
     left: u32,
 }
 
-impl Retries {
-    pub(crate) fn new(backend: &S3Backend) -> Self {
-        let left = if backend.pinned.is_some() { 0 } else { ATTEMPTS - 1 };
-        Self { backend: backend.clone(), left }
+impl<'s> Retries<'s> {
+    pub(crate) fn new(session: &'s S3Backend) -> Self {
+        let left = if session.pinned.is_some() { 0 } else { ATTEMPTS - 1 };
+        Self { session, fresh: None, left }
+    }
+
+    /// What to try it with.
+    pub(crate) fn session(&self) -> &S3Backend {
+        self.fresh.as_ref().unwrap_or(self.session)
     }
 
     /// Whether a conflict would be final.
@@ -89,7 +97,7 @@ impl Retries {
             return false;
         }
         self.left -= 1;
-        self.backend = self.backend.fresh();
+        self.fresh = Some(self.session.fresh());
         true
     }
 }

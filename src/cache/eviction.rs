@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash, RandomState};
 
+use hashbrown::HashTable;
+
 use super::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, PoisonError, RwLock};
 
 const SHARDS: usize = 16;
@@ -26,7 +28,8 @@ pub(super) struct Slot<O, V> {
     used: AtomicBool,
 }
 
-type Shard<K, O, V> = RwLock<HashMap<K, Arc<Slot<O, V>>>>;
+/// With the hash computed once, for the shard and for the table.
+type Shard<K, O, V> = RwLock<HashTable<(K, Arc<Slot<O, V>>)>>;
 
 /// Entries by key, each with an owner.
 pub(super) struct Entries<K, O, V> {
@@ -58,7 +61,7 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         let holdings =
             Holdings { bytes: 0, entries: 0, next: 0, owners: HashMap::new(), ranking: BTreeSet::new() };
         Self {
-            shards: (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect(),
+            shards: (0..SHARDS).map(|_| RwLock::new(HashTable::new())).collect(),
             hasher: RandomState::new(),
             holdings: Mutex::new(holdings),
             budget,
@@ -79,12 +82,17 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn shard(&self, key: &K) -> &Shard<K, O, V> {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+    fn shard(&self, hash: u64) -> &Shard<K, O, V> {
+        // The table uses the other end of the hash.
+        &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
     pub(super) fn get(&self, key: &K) -> Option<Arc<Slot<O, V>>> {
-        let found = self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()?;
+        let hash = self.hasher.hash_one(key);
+        let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
+        let (_, found) = shard.find(hash, |(known, _)| known == key)?;
+        let found = found.clone();
+        drop(shard);
         // Written only when it changes: all readers share the cache line.
         if !found.used.load(Ordering::Relaxed) {
             found.used.store(true, Ordering::Relaxed);
@@ -105,21 +113,30 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         let slot = Arc::new(Slot { value, weight, owner, number, used });
         let mut holdings = self.holdings();
         {
-            let mut shard = self.shard(&key).write().unwrap_or_else(PoisonError::into_inner);
-            if shard.get(&key).is_some_and(|known| is_newer(&known.value)) {
-                return 0;
-            }
-            if let Some(old) = shard.insert(key.clone(), slot.clone()) {
-                holdings.remove(&old);
+            let hash = self.hasher.hash_one(&key);
+            let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+            match shard.find_mut(hash, |(known, _)| *known == key) {
+                Some((_, known)) if is_newer(&known.value) => return 0,
+                Some((_, known)) => {
+                    holdings.remove(known);
+                    *known = slot.clone();
+                }
+                None => {
+                    let entry = (key.clone(), slot.clone());
+                    shard.insert_unique(hash, entry, |(key, _)| self.hasher.hash_one(key));
+                }
             }
         }
         holdings.add(key, slot);
         let mut evicted = 0;
         while holdings.bytes > self.budget {
             let Some((key, gone)) = holdings.next_victim() else { break };
-            let mut shard = self.shard(&key).write().unwrap_or_else(PoisonError::into_inner);
-            if shard.get(&key).is_some_and(|known| Arc::ptr_eq(known, &gone)) {
-                shard.remove(&key);
+            let hash = self.hasher.hash_one(&key);
+            let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
+            if let Ok(known) =
+                shard.find_entry(hash, |(known, slot)| *known == key && Arc::ptr_eq(slot, &gone))
+            {
+                known.remove();
             }
             evicted += 1;
         }

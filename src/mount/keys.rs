@@ -50,19 +50,21 @@ impl WritableKey {
 
 /// A key that is not longer than S3 takes.
 pub(super) fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> {
-    if key.len() > MAX_KEY_BYTES {
-        return Err(Error::new(
-            ErrorKind::InvalidPath,
-            format!(
-                "invalid path `{}`: its key would have {} bytes; S3 takes {MAX_KEY_BYTES}",
-                shorten(path.as_str()),
-                key.len()
-            ),
-        )
-        .at(path)
-        .with_hint("use shorter or fewer directory names"));
-    }
+    check_length(path, key.len())?;
     Ok(ObjectKey(key))
+}
+
+/// Whether the key of a path would fit.
+pub(super) fn check_length(path: &VirtualPath, bytes: usize) -> Result<()> {
+    if bytes <= MAX_KEY_BYTES {
+        return Ok(());
+    }
+    let path_shown = shorten(path.as_str());
+    let message =
+        format!("invalid path `{path_shown}`: its key would have {bytes} bytes; S3 takes {MAX_KEY_BYTES}");
+    Err(Error::new(ErrorKind::InvalidPath, message)
+        .at(path)
+        .with_hint("use shorter or fewer directory names"))
 }
 
 /// The prefix of all keys in one directory of one session; it ends with `/`.

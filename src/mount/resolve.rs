@@ -4,7 +4,7 @@
 //! - What may be changed is decided here, by [`Mounts::target`], and nowhere else.
 //! - Below a mount of libraries a path has one key in each layer; which one counts, only all libraries together tell.
 
-use super::keys::{Directory, KeyPrefix, MAX_KEY_BYTES, ObjectKey, WritableKey, checked_key};
+use super::keys::{Directory, KeyPrefix, MAX_KEY_BYTES, ObjectKey, WritableKey, check_length, checked_key};
 use super::library::{self, Library};
 use super::reach::Reach;
 use super::session::{Access, Owner, Session};
@@ -73,6 +73,11 @@ impl Mount {
                 }
             }
         })
+    }
+
+    /// What follows the mount in a path of it.
+    fn relative<'p>(&self, path: &'p VirtualPath) -> &'p str {
+        path.as_str()[self.path.as_str().len()..].trim_start_matches('/')
     }
 
     fn directory(&self, layer: usize) -> Option<Directory> {
@@ -222,8 +227,9 @@ impl Mounts {
             None => Ok(Location::Root),
             Some(mount) if mount.spec.has_libraries() => {
                 // The longest layer decides whether the name fits into a key.
-                for layer in 0..mount.layers.len() {
-                    Self::resolve_in(mount, layer, path)?;
+                let longest = mount.layers.iter().max_by_key(|layer| layer.prefix.as_str().len());
+                if let Some(layer) = longest {
+                    check_length(path, layer.prefix.as_str().len() + mount.relative(path).len())?;
                 }
                 Ok(Location::Layered)
             }
@@ -290,15 +296,18 @@ impl Mounts {
     }
 
     fn resolve_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Result<Location> {
-        let top = mount.directory(layer).ok_or_else(|| {
-            Error::new(ErrorKind::Internal, format!("`{}` has no layer {layer}", mount.path)).at(path)
-        })?;
-        let relative = path.as_str()[mount.path.as_str().len()..].trim_start_matches('/');
+        let prefix = &mount
+            .layers
+            .get(layer)
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Internal, format!("`{}` has no layer {layer}", mount.path)).at(path)
+            })?
+            .prefix;
+        let relative = mount.relative(path);
         if relative.is_empty() {
-            return Ok(Location::Mount(top));
+            return Ok(Location::Mount(Directory::new(mount.path.clone(), prefix.clone())));
         }
-        let key = format!("{}{relative}", top.prefix().as_str());
-        let key = checked_key(path, key)?;
+        let key = checked_key(path, [prefix.as_str(), relative].concat())?;
         let directory = Directory::new(path.clone(), KeyPrefix(format!("{}/", key.as_str())));
         Ok(Location::Inside { directory, key })
     }

@@ -129,7 +129,7 @@ impl S3Backend {
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
         let mut retries = Retries::new(self);
         loop {
-            let read = retries.backend.read_skills(category, retries.is_last()).await;
+            let read = retries.session().read_skills(category, retries.is_last()).await;
             if !retries.again(&read) {
                 return read;
             }

@@ -97,14 +97,13 @@ impl SkillLibrary {
             .iter()
             .map(|category| category.path.len() + category.description.as_ref().map_or(0, String::len) + 60);
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
-        // The skills, which are kept for themselves, too; and a catalogue or two.
+        // A catalog or two. The skills are kept, and weighed, for themselves.
         let skill = |skill: &Arc<Skill>| {
             let text = skill.path.as_str().len()
                 + skill.manifest.description.len()
                 + skill.location.as_str().len()
                 + 40;
-            let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
-            3 * skill.manifest.frontmatter.len() + 2 * text + resources + 600
+            2 * text + 40
         };
         let text = self.list().iter().map(skill);
         (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64

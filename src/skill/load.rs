@@ -133,7 +133,7 @@ impl S3Backend {
     pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
         let mut retries = Retries::new(self);
         loop {
-            let loaded = retries.backend.load_once(skill, retries.is_last()).await;
+            let loaded = retries.session().load_once(skill, retries.is_last()).await;
             if !retries.again(&loaded) {
                 return loaded;
             }
@@ -179,7 +179,7 @@ impl S3Backend {
     pub async fn skill_resources(&self, skill: &str) -> Result<Vec<Resource>> {
         let mut retries = Retries::new(self);
         let (union, path) = loop {
-            let found = retries.backend.find_skill(skill, retries.is_last()).await;
+            let found = retries.session().find_skill(skill, retries.is_last()).await;
             if !retries.again(&found) {
                 break found?;
             }
@@ -207,7 +207,7 @@ impl S3Backend {
         }
         let mut retries = Retries::new(self);
         loop {
-            let read = retries.backend.read_resource(skill, resource, retries.is_last()).await;
+            let read = retries.session().read_resource(skill, resource, retries.is_last()).await;
             if !retries.again(&read) {
                 return read;
             }

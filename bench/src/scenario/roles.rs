@@ -22,7 +22,8 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     Seeder::new(&lab.direct).skills(&ours::root(&library), 200).await?;
     ours::publish(&ours::connect(&lab.direct).await?, &library).await?;
     lab.latency(args.latency()).await?;
-    let users = args.size(200, 20);
+    // Each set of libraries takes some 0.3 MiB of the cache: more users than this would evict each other.
+    let users = args.size(100, 20);
     let sts = sts(lab.direct.clone(), args.latency()).await?;
 
     let plain = ours::connect(&lab.proxied).await?;
