@@ -150,7 +150,7 @@ async fn what_was_asked_for_before_a_change_is_not_kept_after_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_thousand_callers_share_a_fetch_and_its_error() {
     let cache = Arc::new(Cache::new(1 << 20));
     let one = process(&cache, "a");
@@ -160,7 +160,7 @@ async fn a_thousand_callers_share_a_fetch_and_its_error() {
         async move {
             let fetch = move |_| async move {
                 fetches.fetch_add(1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
                 if fails { Err(Error::new(ErrorKind::Timeout, "no")) } else { Ok(Number(7)) }
             };
             let key = Key::<Number>::new(About::Object(format!("{fails}").into()), Detail::Only);
