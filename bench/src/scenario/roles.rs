@@ -29,7 +29,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let plain = ours::connect(&lab.proxied).await?;
     let confined = ours::connect_role(&lab.proxied, &sts).await?;
     for (name, fs) in [("without a role", &plain), ("with a role", &confined)] {
-        let (_, first) = lab.measure(turn(fs, "u0", "t0-0")).await?;
+        let ((), first) = lab.measure(turn(fs, "u0", "t0-0")).await?;
         section.row(args, "first thread of a process: catalogue, workspace", name, &first);
         let mut several = Vec::new();
         let before = fs.requests();
