@@ -89,7 +89,7 @@ async fn sts(place: Place, latency: Duration) -> Result<String> {
         while let Ok((stream, _)) = listener.accept().await {
             let place = place.clone();
             tokio::spawn(async move {
-                // A caller that goes away is no failure of the measurement.
+                // A caller may go away; that is not an error of the measurement.
                 let _ = assume_role(stream, &place, latency).await;
             });
         }
