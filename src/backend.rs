@@ -137,7 +137,7 @@ impl SkillFs {
         S3Backend {
             shared: self.0.clone(),
             store,
-            libraries: Libraries::new(&mounts.skill_layers()),
+            libraries: Libraries::new(mounts.skill_layers()),
             mounts: Arc::new(mounts),
             quota: session.quota,
             accepts_lost_updates: false,

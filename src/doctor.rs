@@ -138,8 +138,8 @@ impl Place {
             match mounts.resolve(mount.path()) {
                 Ok(Location::Mount(directory)) => places.push(place(None, directory)),
                 Ok(Location::Layered) => {
-                    for (layer, directory) in mounts.skill_layers().into_iter().enumerate() {
-                        places.push(place(mounts.library(layer), directory));
+                    for layer in mounts.skill_layers() {
+                        places.push(place(layer.library(), layer.top()));
                     }
                 }
                 _ => {}

@@ -21,7 +21,7 @@ pub(crate) use self::keys::{Directory, KeyPrefix, WritableKey};
 pub use self::library::Library;
 pub(crate) use self::reach::Reach;
 pub use self::resolve::Mount;
-pub(crate) use self::resolve::{Location, Mounts, Target};
+pub(crate) use self::resolve::{Layer, Location, Mounts, Target};
 pub use self::session::{Access, Grants, Quota, Session};
 pub(crate) use self::session::{Owner, Tenant};
 pub(crate) use self::table::{Identity, IdentitySpec, MOUNTS, MountSpec};

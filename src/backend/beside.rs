@@ -26,7 +26,7 @@ impl S3Backend {
     /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
     pub(crate) fn on_library(&self, library: &Library) -> Self {
         let mounts = Mounts::of(&library.session());
-        let libraries = Libraries::new(&mounts.skill_layers());
+        let libraries = Libraries::new(mounts.skill_layers());
         Self { libraries, mounts: Arc::new(mounts), pinned: None, ..self.clone() }
     }
 
@@ -219,8 +219,8 @@ impl S3Backend {
 
     /// Sessions of this process see at once what has changed in the session's libraries.
     pub(crate) fn library_changed(&self) {
-        for top in self.mounts.skill_layers() {
-            self.cache().changed(top.prefix().as_str());
+        for layer in self.mounts.skill_layers() {
+            self.cache().changed(layer.prefix().as_str());
         }
     }
 }

@@ -40,6 +40,14 @@ impl Node {
         }
     }
 
+    /// Whether it is this version of a file, with what a reader wants of its content.
+    pub(super) fn tells_of(&self, file: &File, want: Want) -> bool {
+        match self {
+            Self::File(known) => known.meta.same_version(&file.meta) && want.is_met_by(&known.content),
+            Self::Directory | Self::Nothing => false,
+        }
+    }
+
     /// The file; what else it is, is an error.
     pub(super) fn file(&self, path: &VirtualPath) -> Result<&File> {
         match self {

@@ -26,7 +26,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::LibraryId;
 use crate::index::{Index, MAX_BYTES, Unreadable};
-use crate::mount::{Directory, Location, ObjectKey};
+use crate::mount::{Directory, Layer, Location};
 use crate::path::{SKILLS, VirtualPath};
 use crate::store::{ByteRange, Expect, Fetched, Lister};
 
@@ -115,17 +115,14 @@ impl Cached for UnionAt {
 /// One layer, and the part of it that is wanted.
 #[derive(Clone)]
 struct Part {
-    library: Option<LibraryId>,
-    /// The library.
-    top: Directory,
+    layer: Layer,
     /// What is listed of it, if it is plain.
     directory: Directory,
-    index: ObjectKey,
 }
 
 impl Part {
     fn name(&self) -> String {
-        match &self.library {
+        match self.layer.shared() {
             Some(library) => format!("the shared library `{library}`"),
             None => "the user's own library".to_owned(),
         }
@@ -181,7 +178,7 @@ impl S3Backend {
 
     /// The shared library behind a layer; `None` for the user's own.
     pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
-        self.mounts.library_of(layer)
+        self.mounts.skill_layers().get(layer)?.shared()
     }
 
     /// What is known of all libraries of the session together is about this.
@@ -221,9 +218,8 @@ impl S3Backend {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the session has no `/skills`.
     pub async fn catalogue_version(&self) -> Result<String> {
-        let layers = self.mounts.skill_layers().len();
-        let names =
-            (0..layers).map(|layer| self.library_of(layer).map(ToString::to_string).unwrap_or_default());
+        let layers = self.mounts.skill_layers().iter();
+        let names = layers.map(|layer| layer.shared().map(ToString::to_string).unwrap_or_default());
         Ok(self.union_all().await?.version(names))
     }
 
@@ -260,24 +256,21 @@ impl S3Backend {
     fn parts(&self, first: &str) -> Result<Vec<Part>> {
         let skills = VirtualPath::top_level(SKILLS);
         let under = skills.join_exact(first).unwrap_or(skills);
-        let mut parts = Vec::new();
-        for (layer, top) in self.mounts.skill_layers().into_iter().enumerate() {
-            let directory = match self.mounts.resolve_layer(&under, layer)? {
-                Location::Inside { directory, .. } | Location::Mount(directory) => directory,
-                Location::Root | Location::Layered => continue,
-            };
-            let Some(index) = self.mounts.index_of(layer) else { continue };
-            parts.push(Part { library: self.library_of(layer).cloned(), top, directory, index });
-        }
-        Ok(parts)
+        let part = |layer: &Layer| match layer.resolve(&under)? {
+            Location::Inside { directory, .. } | Location::Mount(directory) => {
+                Ok(Some(Part { layer: layer.clone(), directory }))
+            }
+            Location::Root | Location::Layered => Ok(None),
+        };
+        self.mounts.skill_layers().iter().filter_map(|layer| part(layer).transpose()).collect()
     }
 
     /// One layer, no older than the session's bound; or what is wrong with its index.
     async fn layer(&self, part: &Part) -> Result<Result<LayerAt>> {
-        let key = Key::new(About::object(&part.index), Detail::Only);
+        let key = Key::new(About::object(&part.layer.index()), Detail::Only);
         let likely_published = match self.cache().peek::<KnownIndex>(&key) {
             Some(known) => known.value.view().is_some() || known.value.published.is_err(),
-            None => part.library.is_some(),
+            None => part.layer.shared().is_some(),
         };
         let fetch = |known| self.clone().fetch_index(part.clone(), known);
         let index = self.cache().get(&key, self.accept_layer(), fetch);
@@ -287,7 +280,7 @@ impl S3Backend {
         };
         match &index.value.published {
             Ok(Some(view)) => return Ok(Ok(LayerAt { view: view.clone(), since: index.since })),
-            Err(why) => return Ok(Err(unusable(&part.name(), why).at(part.index.as_str()))),
+            Err(why) => return Ok(Err(unusable(&part.name(), why).at(part.layer.index().as_str()))),
             Ok(None) => {}
         }
         let listing = match listing {
@@ -328,7 +321,7 @@ impl S3Backend {
     }
 
     async fn fetch_index(self, part: Part, known: Option<Kept<KnownIndex>>) -> Result<KnownIndex> {
-        let (key, part) = (&part.index, &part);
+        let (key, part) = (&part.layer.index(), &part);
         let known = known.as_ref().map(|known| &*known.value);
         let etag = known.and_then(|known| known.etag.as_deref());
         let during = |error: Error| error.during("read the index of", part.name());
@@ -379,7 +372,7 @@ impl S3Backend {
     async fn listing(&self, part: &Part) -> Result<Kept<Listing>> {
         let first = below_mount(part.directory.path());
         let detail = if first.is_empty() { Detail::Only } else { Detail::named(first) };
-        let key = Key::new(About::Libraries(Libraries::new([&part.top])), detail);
+        let key = Key::new(About::Libraries(Libraries::new([&part.layer])), detail);
         let fetch = |known| self.clone().fetch_listing(part.clone(), known);
         self.cache().get(&key, self.accept_layer(), fetch).await
     }
@@ -390,7 +383,7 @@ impl S3Backend {
         while let Some(page) = lister.next(self.store()).await.map_err(|e| part.failed(e))? {
             items.extend(page);
         }
-        let view = View::plain(&part.top, items);
+        let view = View::plain(&part.layer.top(), items);
         // The same as before: whatever was made of it still holds.
         Ok(match known {
             Some(known) if *known.value.0 == view => Listing(known.value.0.clone()),
@@ -417,7 +410,7 @@ async fn decode(bytes: Vec<u8>, released: Option<SystemTime>) -> Result<Option<A
 
 /// An index that cannot be used. What was known is served on, and says so.
 fn damaged(part: &Part, etag: Option<String>, known: Option<&KnownIndex>, why: Unreadable) -> KnownIndex {
-    tracing::warn!(key = part.index.as_str(), "the index cannot be used: {why}");
+    tracing::warn!(key = part.layer.index().as_str(), "the index cannot be used: {why}");
     match known.and_then(|known| Some((known.etag.clone(), known.view()?))) {
         // With the ETag of what is served, so that a later one is noticed.
         Some((etag, view)) => {

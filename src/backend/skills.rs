@@ -58,13 +58,12 @@ impl S3Backend {
 
     /// Where the content of a file is: its blob, or its own key.
     pub(super) fn key_of(&self, path: &VirtualPath, found: &UnionFile) -> Result<ObjectKey> {
-        if let Some(blob) = &found.blob {
-            let key = self.mounts.blob_of(found.layer, blob.sha256, &blob.origin.id);
-            return key.ok_or_else(|| Self::not_found(path));
-        }
-        match self.mounts.resolve_layer(path, found.layer)? {
-            Location::Inside { key, .. } => Ok(key),
-            _ => Err(Self::not_found(path)),
+        let layers = self.mounts.skill_layers();
+        let layer = layers.get(found.layer).ok_or_else(|| Self::not_found(path))?;
+        match (&found.blob, layer.resolve(path)?) {
+            (Some(blob), _) => Ok(layer.blob(blob.sha256, &blob.origin.id)),
+            (None, Location::Inside { key, .. }) => Ok(key),
+            (None, _) => Err(Self::not_found(path)),
         }
     }
 
@@ -77,11 +76,8 @@ impl S3Backend {
 
     /// The content of this version of a file, where it is known and tells what a reader wants.
     pub(super) fn known_content(&self, file: &File, want: Want) -> Option<Content> {
-        let is_this = |node: &Node| match node {
-            Node::File(known) => known.meta.same_version(&file.meta) && want.is_met_by(&known.content),
-            Node::Directory | Node::Nothing => false,
-        };
-        let node = self.cache().hit(&Key::new(About::object(&file.key), Detail::Only), is_this)?;
+        let key = Key::new(About::object(&file.key), Detail::Only);
+        let node = self.cache().hit(&key, |node: &Node| node.tells_of(file, want))?;
         match &*node {
             Node::File(known) => Some(known.content.clone()),
             Node::Directory | Node::Nothing => None,
@@ -106,25 +102,28 @@ impl S3Backend {
             };
             return Ok(file);
         }
-        if let Some(content) = self.known_content(&file, want) {
-            return Ok(File { content, ..file });
-        }
         let key = Key::new(About::object(&file.key), Detail::Only);
-        // A version does not age: callers that want it may wait for each other however long it takes.
+        // A version does not age: what is known of it is good, and callers that want it may wait for each other
+        // however long it takes.
         let etag = found.meta.etag.as_deref().unwrap_or_default();
-        let fetches = Detail::named(format!("{want:?} {etag}"));
-        let accept = Accept { bound: Duration::MAX, fetches, usable: |_: &Node| false, refresh: false };
-        let fetch = |_| self.clone().fetch_version(file.clone(), found.clone(), want);
+        let accept = Accept {
+            bound: Duration::MAX,
+            fetches: Detail::named(format!("{want:?} {etag}")),
+            usable: |node: &Node| node.tells_of(&file, want),
+            refresh: false,
+        };
+        let fetch = |_| {
+            let (session, mut file, found) = (self.clone(), file.clone(), found.clone());
+            async move {
+                let body = session.open_version(&file, &found, want.range()).await?;
+                session.receive(&mut file, want, body).await?;
+                Ok(Node::File(file))
+            }
+        };
         match &*self.cache().get(&key, accept, fetch).await?.value {
             Node::File(known) => Ok(File { content: known.content.clone(), ..file }),
             Node::Directory | Node::Nothing => Err(changed_while_read(path)),
         }
-    }
-
-    async fn fetch_version(self, mut file: File, found: UnionFile, want: Want) -> Result<Node> {
-        let body = self.open_version(&file, &found, want.range()).await?;
-        self.receive(&mut file, want, body).await?;
-        Ok(Node::File(file))
     }
 
     /// Some bytes of a file; no body where the range starts at the end. Verified where it is all of them.

@@ -5,24 +5,24 @@
 //! before it still answer; whatever could come from it, or from a later one, is unavailable.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, Deref};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use sha2::Digest as _;
 
-use super::view::{Blob, View, ViewFile, below};
+use super::view::{View, ViewFile, below};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, SkillHead};
 use crate::path::{SkillPath, VirtualPath, parents};
-use crate::store::Meta;
 
 /// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
 #[derive(Debug, Default)]
 pub(crate) struct Union {
-    files: BTreeMap<String, UnionFile>,
-    directories: BTreeSet<String>,
+    /// Paths and versions are shared with the layers: many users have a library in common, and a union each.
+    files: BTreeMap<Arc<str>, UnionFile>,
+    directories: BTreeSet<Arc<str>>,
     skills: BTreeMap<SkillPath, SkillPlace>,
     collisions: Vec<Collision>,
     /// Keys that no path can name.
@@ -40,9 +40,15 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnionFile {
     pub(crate) layer: usize,
-    pub(crate) meta: Meta,
-    /// For a file of a published library; any other is read from its own key.
-    pub(crate) blob: Option<Blob>,
+    file: Arc<ViewFile>,
+}
+
+impl Deref for UnionFile {
+    type Target = ViewFile;
+
+    fn deref(&self) -> &ViewFile {
+        &self.file
+    }
 }
 
 /// A skill that is seen.
@@ -113,17 +119,17 @@ impl Union {
     }
 
     fn add_files(&mut self, layer: usize, view: &View) {
-        for (path, ViewFile { meta, blob }) in &view.files {
+        for (path, file) in &view.files {
             match view.skill_of(path) {
                 // A skill is seen whole or not at all.
                 Some(skill) if self.is_seen(skill, layer) => {}
                 Some(_) => continue,
                 None => {
                     // At a skill's own path too: `read` would take the file for the skill's directory.
-                    let at = self.skills.get_key_value(path.as_str());
+                    let at = self.skills.get_key_value(&**path);
                     let near = at.or_else(|| self.skill_above(path));
                     if let Some((by, place)) = near.filter(|(_, place)| place.layer != layer) {
-                        let (path, by, kept) = (path.clone(), by.clone(), place.layer);
+                        let (path, by, kept) = (path.to_string(), by.clone(), place.layer);
                         self.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
                         continue;
                     }
@@ -131,11 +137,11 @@ impl Union {
             }
             for parent in parents(path) {
                 if !self.directories.contains(parent) {
-                    self.directories.insert(parent.to_owned());
+                    self.directories.extend(view.directories.get(parent).cloned());
                 }
             }
             if !self.files.contains_key(path) {
-                let file = UnionFile { layer, meta: meta.clone(), blob: blob.clone() };
+                let file = UnionFile { layer, file: file.clone() };
                 self.files.insert(path.clone(), file);
             }
         }
@@ -146,10 +152,10 @@ impl Union {
         for directory in &view.directories {
             let own = view
                 .skill_of(directory)
-                .or_else(|| view.skills.get_key_value(directory.as_str()).map(|(skill, _)| skill));
+                .or_else(|| view.skills.get_key_value(&**directory).map(|(skill, _)| skill));
             let elsewhere = |place: &SkillPlace| place.layer != layer;
             let above = self.skill_above(directory).is_some_and(|(_, place)| elsewhere(place))
-                || self.skills.get(directory.as_str()).is_some_and(elsewhere);
+                || self.skills.get(&**directory).is_some_and(elsewhere);
             if own.is_none_or(|skill| self.is_seen(skill, layer))
                 && !above
                 && !self.directories.contains(directory)
@@ -229,7 +235,7 @@ impl Union {
 
     /// What the index of a published library tells of a category; `None` when its file must be read.
     pub(crate) fn description(&self, category: &str) -> Option<Option<&str>> {
-        let file = self.files.get(&format!("{category}/DESCRIPTION.md"))?;
+        let file = self.files.get(&*format!("{category}/DESCRIPTION.md"))?;
         let index = self.layers.get(file.layer)?.index.as_ref()?;
         Some(index.categories.get(category).map(String::as_str))
     }
@@ -239,14 +245,10 @@ impl Union {
         self.layers.get(layer)?.released
     }
 
-    /// What it takes in memory, roughly.
+    /// What it takes in memory besides its layers, roughly.
     pub(super) fn weight(&self) -> u64 {
-        let files: usize = self
-            .files
-            .iter()
-            .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 200)
-            .sum();
-        let names = self.directories.iter().chain(&self.unnameable).map(|path| path.len() + 60);
+        let files = self.files.len() * 60 + self.directories.len() * 40;
+        let names = self.unnameable.iter().map(|path| path.len() + 60);
         let skills = self.skills.iter().map(|(path, place)| path.as_str().len() + place.file.len() + 100);
         let hidden =
             self.collisions.iter().map(|collision| collision.path.len() + collision.by.as_str().len() + 80);
@@ -256,7 +258,7 @@ impl Union {
     /// The `DESCRIPTION.md` of each category that has one.
     pub(crate) fn descriptions(&self) -> impl Iterator<Item = (&str, &UnionFile)> {
         let categories: BTreeSet<&str> = self.skills.keys().flat_map(SkillPath::parents).collect();
-        let file = |path: &str| self.files.get(&format!("{path}/DESCRIPTION.md"));
+        let file = |path: &str| self.files.get(&*format!("{path}/DESCRIPTION.md"));
         categories.into_iter().filter_map(move |path| Some((path, file(path)?)))
     }
 
@@ -399,8 +401,8 @@ impl Union {
     fn directories_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = &'u str> {
         let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
         let length = prefix.len();
-        let below =
-            self.directories.range(prefix.clone()..).take_while(move |path| path.starts_with(&prefix));
+        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+        let below = self.directories.range::<str, _>(from).take_while(move |path| path.starts_with(&prefix));
         below.map(move |path| &path[length..])
     }
 
@@ -428,6 +430,7 @@ pub(crate) fn below_mount(path: &VirtualPath) -> &str {
 mod tests {
     use super::*;
     use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId};
+    use crate::store::Meta;
 
     /// A published library with these files.
     fn view(files: &[&str]) -> Arc<View> {

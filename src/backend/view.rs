@@ -4,6 +4,7 @@
 //! and, for a published library, the heads of the skills.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,8 +17,8 @@ use crate::store::{Listed, Meta};
 /// One layer of `/skills`. Paths are relative to the library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct View {
-    pub(super) files: BTreeMap<String, ViewFile>,
-    pub(super) directories: BTreeSet<String>,
+    pub(super) files: BTreeMap<Arc<str>, Arc<ViewFile>>,
+    pub(super) directories: BTreeSet<Arc<str>>,
     /// With the name of their `SKILL.md`.
     pub(super) skills: BTreeMap<SkillPath, String>,
     /// Folder markers, with the `/` that they end with.
@@ -34,9 +35,10 @@ pub(crate) struct View {
 
 /// A file of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ViewFile {
-    pub(super) meta: Meta,
-    pub(super) blob: Option<Blob>,
+pub(crate) struct ViewFile {
+    pub(crate) meta: Meta,
+    /// For a file of a published library; any other is read from its own key.
+    pub(crate) blob: Option<Blob>,
 }
 
 /// Where the content of a published file is.
@@ -57,7 +59,7 @@ impl View {
                 view.add_key(relative, meta);
             }
         }
-        view.skills = find_skills(view.files.keys().map(String::as_str));
+        view.skills = find_skills(view.files.keys().map(|path| &**path));
         view
     }
 
@@ -69,20 +71,20 @@ impl View {
             let meta = Meta { size: file.size, modified: file.since.time(), etag };
             view.add(path, meta, Some(Blob { sha256: file.sha256, origin: file.blob.clone() }));
         }
-        view.skills = find_skills(view.files.keys().map(String::as_str));
+        view.skills = find_skills(view.files.keys().map(|path| &**path));
         view.index = Some(index);
         view
     }
 
     fn add(&mut self, path: &str, meta: Meta, blob: Option<Blob>) {
         self.add_directories(parents(path));
-        self.files.insert(path.to_owned(), ViewFile { meta, blob });
+        self.files.insert(path.into(), Arc::new(ViewFile { meta, blob }));
     }
 
     fn add_directories<'p>(&mut self, paths: impl Iterator<Item = &'p str>) {
         for path in paths {
             if !self.directories.contains(path) {
-                self.directories.insert(path.to_owned());
+                self.directories.insert(path.into());
             }
         }
     }
@@ -111,11 +113,11 @@ impl View {
             .files
             .iter()
             .map(|(path, file)| path.len() + file.meta.etag.as_ref().map_or(0, String::len) + 190);
-        let others = self.markers.iter().chain(&self.unnameable);
-        let names = self.directories.iter().chain(others).map(|path| path.len() + 60);
+        let directories = self.directories.iter().map(|path| path.len() + 60);
+        let others = self.markers.iter().chain(&self.unnameable).map(|path| path.len() + 60);
         let skills = self.skills.iter().map(|(path, file)| path.as_str().len() + file.len() + 100);
         let index = self.index.as_ref().map_or(0, |index| index.weight());
-        (files.sum::<usize>() + names.sum::<usize>() + skills.sum::<usize>() + 200) as u64 + index
+        (files.chain(directories).chain(others).chain(skills).sum::<usize>() + 200) as u64 + index
     }
 }
 
@@ -140,13 +142,13 @@ pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<
 
 /// What is below a directory, with what follows the directory's own path.
 pub(super) fn below<'m, V>(
-    files: &'m BTreeMap<String, V>,
+    files: &'m BTreeMap<Arc<str>, V>,
     directory: &str,
 ) -> impl Iterator<Item = (&'m str, &'m V)> {
     let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
     let length = prefix.len();
     files
-        .range(prefix.clone()..)
+        .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
         .take_while(move |(path, _)| path.starts_with(&prefix))
         .map(move |(path, file)| (&path[length..], file))
 }

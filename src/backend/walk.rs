@@ -7,7 +7,7 @@ use super::file::{Content, File, Version, not_a_directory};
 use super::union::{UnionFile, below_mount};
 use crate::entry::{Depth, Entry};
 use crate::error::Result;
-use crate::mount::{Directory, Location, ObjectKey};
+use crate::mount::{Directory, Layer, Location, ObjectKey};
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Listed, Lister, Meta};
 
@@ -263,7 +263,7 @@ impl Walk {
             let layers = self.backend.mounts.skill_layers();
             for (layer, marker) in union.markers_in(relative) {
                 let below = marker.strip_prefix(relative).unwrap_or(marker).trim_start_matches('/');
-                let key = |top: &Directory| top.marker(&format!("{}{marker}", top.prefix().as_str()));
+                let key = |layer: &Layer| layer.top().marker(&format!("{}{marker}", layer.prefix().as_str()));
                 items.extend(layers.get(layer).and_then(key).map(|key| Item::Marker(key, below.to_owned())));
             }
         }

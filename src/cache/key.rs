@@ -14,7 +14,7 @@ use super::access::Need;
 use crate::ambient::Instant;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Directory, ObjectKey};
+use crate::mount::{Layer, ObjectKey};
 
 /// The places of the bucket that an entry is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,8 +32,8 @@ pub(crate) enum About {
 pub(crate) struct Libraries(Box<[Arc<str>]>);
 
 impl Libraries {
-    pub(crate) fn new<'d>(libraries: impl IntoIterator<Item = &'d Directory>) -> Arc<Self> {
-        Arc::new(Self(libraries.into_iter().map(|top| top.prefix().as_str().into()).collect()))
+    pub(crate) fn new<'l>(libraries: impl IntoIterator<Item = &'l Layer>) -> Arc<Self> {
+        Arc::new(Self(libraries.into_iter().map(|layer| layer.prefix().as_str().into()).collect()))
     }
 
     #[cfg(test)]

@@ -12,7 +12,7 @@ use super::table::{Identity, MOUNTS, MountSpec};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
-use crate::path::VirtualPath;
+use crate::path::{SKILLS, VirtualPath};
 
 /// One directory below `/` and the prefix of the bucket behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,11 +24,60 @@ pub struct Mount {
     layers: Vec<Layer>,
 }
 
-/// One prefix of the bucket that a mount shows.
+/// One prefix of the bucket that a mount shows: for `/skills`, one library. It makes keys to read, never to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Layer {
+pub(crate) struct Layer {
     of: Owner,
     prefix: KeyPrefix,
+}
+
+impl Layer {
+    /// The shared library behind it; `None` for the user's own.
+    pub(crate) fn shared(&self) -> Option<&LibraryId> {
+        match &self.of {
+            Owner::Library(id) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The library behind it.
+    pub(crate) fn library(&self) -> Option<Library> {
+        match &self.of {
+            Owner::User(id) => Some(Library::User(id.clone())),
+            Owner::Library(id) => Some(Library::Shared(id.clone())),
+            Owner::Thread(_) | Owner::Ticket(_) => None,
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &KeyPrefix {
+        &self.prefix
+    }
+
+    /// The library, as a directory.
+    pub(crate) fn top(&self) -> Directory {
+        Directory::new(VirtualPath::top_level(SKILLS), self.prefix.clone())
+    }
+
+    /// The index of the library. It is next to the library, and no path names it.
+    pub(crate) fn index(&self) -> ObjectKey {
+        library::index_of(&self.of)
+    }
+
+    /// The content of a published file.
+    pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> ObjectKey {
+        library::blob_of(&self.of, sha256, id)
+    }
+
+    /// Where a path of the mount leads in this layer. No I/O.
+    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
+        let relative = path.below_mount();
+        if relative.is_empty() {
+            return Ok(Location::Mount(Directory::new(path.clone(), self.prefix.clone())));
+        }
+        let key = checked_key(path, [self.prefix.as_str(), relative].concat())?;
+        let directory = Directory::new(path.clone(), KeyPrefix(format!("{}/", key.as_str())));
+        Ok(Location::Inside { directory, key })
+    }
 }
 
 impl Mount {
@@ -73,16 +122,6 @@ impl Mount {
                 }
             }
         })
-    }
-
-    /// What follows the mount in a path of it.
-    fn relative<'p>(&self, path: &'p VirtualPath) -> &'p str {
-        path.as_str()[self.path.as_str().len()..].trim_start_matches('/')
-    }
-
-    fn directory(&self, layer: usize) -> Option<Directory> {
-        let prefix = self.layers.get(layer)?.prefix.clone();
-        Some(Directory::new(self.path.clone(), prefix))
     }
 }
 
@@ -183,42 +222,9 @@ impl Mounts {
         self.iter().find(|mount| mount.spec.has_libraries())
     }
 
-    /// The layers of `/skills`, the first one first, as directories; none without the mount.
-    pub(crate) fn skill_layers(&self) -> Vec<Directory> {
-        let Some(mount) = self.skills() else { return Vec::new() };
-        (0..mount.layers.len()).filter_map(|layer| mount.directory(layer)).collect()
-    }
-
-    /// Whose a layer of `/skills` is.
-    fn skills_owner(&self, layer: usize) -> Option<&Owner> {
-        Some(&self.skills()?.layers.get(layer)?.of)
-    }
-
-    /// The library behind a layer of `/skills`.
-    pub(crate) fn library(&self, layer: usize) -> Option<Library> {
-        match self.skills_owner(layer)? {
-            Owner::User(id) => Some(Library::User(id.clone())),
-            Owner::Library(id) => Some(Library::Shared(id.clone())),
-            Owner::Thread(_) | Owner::Ticket(_) => None,
-        }
-    }
-
-    /// The shared library behind a layer of `/skills`; `None` for the user's own.
-    pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
-        match self.skills_owner(layer)? {
-            Owner::Library(id) => Some(id),
-            _ => None,
-        }
-    }
-
-    /// The index of a layer of `/skills`. It is next to the library, and no path names it.
-    pub(crate) fn index_of(&self, layer: usize) -> Option<ObjectKey> {
-        Some(library::index_of(self.skills_owner(layer)?))
-    }
-
-    /// The content of a published file of a layer of `/skills`.
-    pub(crate) fn blob_of(&self, layer: usize, sha256: Digest, id: &ReleaseId) -> Option<ObjectKey> {
-        Some(library::blob_of(self.skills_owner(layer)?, sha256, id))
+    /// The layers of `/skills`, the first one first; none without the mount.
+    pub(crate) fn skill_layers(&self) -> &[Layer] {
+        self.skills().map_or(&[], |mount| &mount.layers)
     }
 
     /// Resolves a path. No I/O.
@@ -229,19 +235,12 @@ impl Mounts {
                 // The longest layer decides whether the name fits into a key.
                 let longest = mount.layers.iter().max_by_key(|layer| layer.prefix.as_str().len());
                 if let Some(layer) = longest {
-                    check_length(path, layer.prefix.as_str().len() + mount.relative(path).len())?;
+                    check_length(path, layer.prefix.as_str().len() + path.below_mount().len())?;
                 }
                 Ok(Location::Layered)
             }
-            Some(mount) => Self::resolve_in(mount, 0, path),
-        }
-    }
-
-    /// Resolves a path in one layer of its mount. No I/O.
-    pub(crate) fn resolve_layer(&self, path: &VirtualPath, layer: usize) -> Result<Location> {
-        match self.mount_of(path)? {
-            None => Ok(Location::Root),
-            Some(mount) => Self::resolve_in(mount, layer, path),
+            // A mount has a layer, or the session does not have the mount.
+            Some(Mount { layers, .. }) => layers[0].resolve(path),
         }
     }
 
@@ -277,10 +276,9 @@ impl Mounts {
                 &format!("open the session with the grant to write it ({way})"),
             );
         }
-        let Location::Mount(top) = Self::resolve_in(mount, 0, &mount.path)? else {
-            return Err(self.no_such_mount(path));
-        };
-        Ok(match Self::resolve_in(mount, 0, path)? {
+        let layer = &mount.layers[0];
+        let top = Directory::new(mount.path.clone(), layer.prefix.clone());
+        Ok(match layer.resolve(path)? {
             Location::Inside { key, directory } => {
                 Target { path: path.clone(), mount: top, key: Some(WritableKey(key)), directory }
             }
@@ -293,23 +291,6 @@ impl Mounts {
         let Some(first) = path.segments().next() else { return Ok(None) };
         let mount = self.iter().find(|mount| mount.path.name() == Some(first));
         mount.map(Some).ok_or_else(|| self.no_such_mount(path))
-    }
-
-    fn resolve_in(mount: &Mount, layer: usize, path: &VirtualPath) -> Result<Location> {
-        let prefix = &mount
-            .layers
-            .get(layer)
-            .ok_or_else(|| {
-                Error::new(ErrorKind::Internal, format!("`{}` has no layer {layer}", mount.path)).at(path)
-            })?
-            .prefix;
-        let relative = mount.relative(path);
-        if relative.is_empty() {
-            return Ok(Location::Mount(Directory::new(mount.path.clone(), prefix.clone())));
-        }
-        let key = checked_key(path, [prefix.as_str(), relative].concat())?;
-        let directory = Directory::new(path.clone(), KeyPrefix(format!("{}/", key.as_str())));
-        Ok(Location::Inside { directory, key })
     }
 
     fn no_such_mount(&self, path: &VirtualPath) -> Error {
@@ -347,7 +328,7 @@ mod tests {
     /// Of `/skills`, where it leads in the first library.
     fn first(mounts: &Mounts, path: &VirtualPath) -> Result<Location> {
         match mounts.resolve(path)? {
-            Location::Layered => mounts.resolve_layer(path, 0),
+            Location::Layered => mounts.skill_layers()[0].resolve(path),
             other => Ok(other),
         }
     }
@@ -379,16 +360,16 @@ mod tests {
         let mounts = Mounts::of(&Session { libraries, ..session("u1", "t1", "k1") });
         let path = VirtualPath::parse("/skills/a/SKILL.md").unwrap();
         assert_eq!(mounts.resolve(&path).unwrap(), Location::Layered);
-        let in_layer = |layer| match mounts.resolve_layer(&path, layer).unwrap() {
+        let in_layer = |layer: usize| match mounts.skill_layers()[layer].resolve(&path).unwrap() {
             Location::Inside { key, .. } => key.as_str().to_owned(),
             other => panic!("{other:?}"),
         };
         assert_eq!(in_layer(0), "u1/skills/a/SKILL.md");
         assert_eq!(in_layer(1), "shared/acme/skills/a/SKILL.md");
         assert_eq!(in_layer(2), "shared/skills/skills/a/SKILL.md");
-        assert!(mounts.resolve_layer(&path, 3).is_err());
-        assert_eq!(mounts.library_of(0), None);
-        assert_eq!(mounts.library_of(1).unwrap().as_str(), "acme");
+        assert_eq!(mounts.skill_layers().len(), 3);
+        assert_eq!(mounts.skill_layers()[0].shared(), None);
+        assert_eq!(mounts.skill_layers()[1].shared().unwrap().as_str(), "acme");
         // A library alone is a mount too, of one layer.
         let libraries = vec![LibraryId::parse("acme").unwrap()];
         let mounts = Mounts::of(&Session { libraries, ..Session::default() });
