@@ -292,15 +292,12 @@ impl S3Backend {
 
     pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
         let most = self.shared.max_read_bytes;
-        if bytes <= most {
-            return Ok(());
+        let too_large =
+            || format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}");
+        match bytes <= most {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::TooLarge, too_large()).at(path).with_hint(way_out)),
         }
-        Err(Error::new(
-            ErrorKind::TooLarge,
-            format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}"),
-        )
-        .at(path)
-        .with_hint(way_out))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::LibraryId;
 use crate::index::{Index, MAX_BYTES, Unreadable};
-use crate::mount::{Directory, Layer, Location};
+use crate::mount::{Directory, Layer};
 use crate::path::{SKILLS, VirtualPath};
 use crate::store::{ByteRange, Expect, Fetched, Lister};
 
@@ -112,27 +112,6 @@ impl Cached for UnionAt {
     }
 }
 
-/// One layer, and the part of it that is wanted.
-#[derive(Clone)]
-struct Part {
-    layer: Layer,
-    /// What is listed of it, if it is plain.
-    directory: Directory,
-}
-
-impl Part {
-    fn name(&self) -> String {
-        match self.layer.shared() {
-            Some(library) => format!("the shared library `{library}`"),
-            None => "the user's own library".to_owned(),
-        }
-    }
-
-    fn failed(&self, error: Error) -> Error {
-        error.during("list", self.directory.path())
-    }
-}
-
 impl S3Backend {
     /// All of `/skills`.
     pub(crate) fn union_all(&self) -> impl Future<Output = Result<Arc<Union>>> + Send {
@@ -160,7 +139,7 @@ impl S3Backend {
     /// The part of `/skills` below one name; all of it with none.
     async fn union(&self, first: &str) -> Result<Arc<Union>> {
         // Without the mount this says what it needs.
-        self.mounts.resolve(&VirtualPath::top_level(SKILLS))?;
+        self.mounts.some_skill_layers()?;
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.clone());
         }
@@ -224,10 +203,10 @@ impl S3Backend {
     }
 
     async fn fetch_union(self, first: String, known: Option<Kept<UnionAt>>) -> Result<UnionAt> {
-        let parts = self.parts(&first)?;
-        let found = join_all(parts.iter().map(|part| self.layer(part))).await;
+        let libraries = self.mounts.skill_layers();
+        let found = join_all(libraries.iter().map(|library| self.layer(library, &first))).await;
         let (mut layers, mut since, mut broken) = (Vec::new(), Instant::now(), None);
-        for (layer, (part, found)) in parts.iter().zip(found).enumerate() {
+        for (layer, (library, found)) in libraries.iter().zip(found).enumerate() {
             // Of a library that is broken, the others are told. Any other failure may pass, and is one.
             let error = match found {
                 Ok(Ok(at)) => {
@@ -242,7 +221,7 @@ impl S3Backend {
             if layer == 0 {
                 return Err(error);
             }
-            broken = Some(Broken { layer, library: part.name(), error: Arc::new(error) });
+            broken = Some(Broken { layer, library: library.name(), error: Arc::new(error) });
             break;
         }
         // Only what has changed is put together again.
@@ -253,39 +232,27 @@ impl S3Backend {
         Ok(UnionAt { union, since })
     }
 
-    fn parts(&self, first: &str) -> Result<Vec<Part>> {
-        let skills = VirtualPath::top_level(SKILLS);
-        let under = skills.join_exact(first).unwrap_or(skills);
-        let part = |layer: &Layer| match layer.resolve(&under)? {
-            Location::Inside { directory, .. } | Location::Mount(directory) => {
-                Ok(Some(Part { layer: layer.clone(), directory }))
-            }
-            Location::Root | Location::Layered => Ok(None),
-        };
-        self.mounts.skill_layers().iter().filter_map(|layer| part(layer).transpose()).collect()
-    }
-
     /// One layer, no older than the session's bound; or what is wrong with its index.
-    async fn layer(&self, part: &Part) -> Result<Result<LayerAt>> {
-        let key = Key::new(About::object(&part.layer.index()), Detail::Only);
+    async fn layer(&self, library: &Layer, first: &str) -> Result<Result<LayerAt>> {
+        let key = Key::new(About::object(&library.index()), Detail::Only);
         let likely_published = match self.cache().peek::<KnownIndex>(&key) {
             Some(known) => known.value.view().is_some() || known.value.published.is_err(),
-            None => part.layer.shared().is_some(),
+            None => library.shared().is_some(),
         };
-        let fetch = |known| self.clone().fetch_index(part.clone(), known);
+        let fetch = |known| self.clone().fetch_index(library.clone(), known);
         let index = self.cache().get(&key, self.accept_layer(), fetch);
         let (index, listing) = match likely_published {
             true => (index.await?, None),
-            false => self.index_and_listing(part, index).await?,
+            false => index_and_listing(index, self.listing(library, first)).await?,
         };
         match &index.value.published {
             Ok(Some(view)) => return Ok(Ok(LayerAt { view: view.clone(), since: index.since })),
-            Err(why) => return Ok(Err(unusable(&part.name(), why).at(part.layer.index().as_str()))),
+            Err(why) => return Ok(Err(unusable(&library.name(), why).at(library.index().as_str()))),
             Ok(None) => {}
         }
         let listing = match listing {
             Some(listing) => listing,
-            None => self.listing(part).await?,
+            None => self.listing(library, first).await?,
         };
         Ok(Ok(LayerAt { view: listing.value.0.clone(), since: listing.since.min(index.since) }))
     }
@@ -295,36 +262,11 @@ impl S3Backend {
         Accept { refresh: false, ..Accept::newer_than(self.skills_bound() / 2) }
     }
 
-    /// Both at once. A listing that is not needed is not waited for: it may have many pages.
-    async fn index_and_listing(
-        &self,
-        part: &Part,
-        index: impl Future<Output = Result<Kept<KnownIndex>>>,
-    ) -> Result<(Kept<KnownIndex>, Option<Kept<Listing>>)> {
-        let listing = self.listing(part);
-        tokio::pin!(index, listing);
-        let mut listed = None;
-        let index = tokio::select! {
-            biased;
-            index = &mut index => index?,
-            done = &mut listing => {
-                listed = Some(done);
-                index.await?
-            }
-        };
-        let listing = match (&index.value.published, listed) {
-            (Ok(Some(_)) | Err(_), _) => None,
-            (Ok(None), Some(listed)) => Some(listed?),
-            (Ok(None), None) => Some(listing.await?),
-        };
-        Ok((index, listing))
-    }
-
-    async fn fetch_index(self, part: Part, known: Option<Kept<KnownIndex>>) -> Result<KnownIndex> {
-        let (key, part) = (&part.layer.index(), &part);
+    async fn fetch_index(self, library: Layer, known: Option<Kept<KnownIndex>>) -> Result<KnownIndex> {
+        let (key, library) = (&library.index(), &library);
         let known = known.as_ref().map(|known| &*known.value);
         let etag = known.and_then(|known| known.etag.as_deref());
-        let during = |error: Error| error.during("read the index of", part.name());
+        let during = |error: Error| error.during("read the index of", library.name());
         for _ in 0..ATTEMPTS {
             let expect = etag.map_or(Expect::Any, Expect::Not);
             let (meta, mut body) = match self.store().get(key, ByteRange::WHOLE, expect).await {
@@ -338,12 +280,14 @@ impl S3Backend {
                 // An empty object: no index has ever been empty.
                 Ok(Fetched::BehindTheEnd) => {
                     let why = Unreadable::Damaged("it is empty".into());
-                    return Ok(damaged(part, None, known, why));
+                    return Ok(damaged(library, None, known, why));
                 }
                 // S3 answers so for a missing key, too, if the caller may not list it: then a listing tells.
                 Err(error) if error.is_forbidden() => match self.store().lists(key).await {
                     Ok(false) => return Ok(KnownIndex::none()),
-                    Err(other) if !other.is_forbidden() => return Err(part.failed(other)),
+                    Err(other) if !other.is_forbidden() => {
+                        return Err(other.during("list", VirtualPath::top_level(SKILLS)));
+                    }
                     Ok(true) | Err(_) => return Err(during(error)),
                 },
                 Err(error) => return Err(during(error)),
@@ -351,7 +295,7 @@ impl S3Backend {
             if meta.size > MAX_BYTES {
                 let why =
                     Unreadable::Damaged(format!("it has {} bytes; the limit is {MAX_BYTES}", meta.size));
-                return Ok(damaged(part, meta.etag, known, why));
+                return Ok(damaged(library, meta.etag, known, why));
             }
             let mut bytes = Vec::new();
             match body.collect(self.store(), &mut bytes).await {
@@ -362,34 +306,63 @@ impl S3Backend {
             }
             return Ok(match decode(bytes, meta.modified).await {
                 Ok(published) => KnownIndex { etag: meta.etag, published: Ok(published) },
-                Err(why) => damaged(part, meta.etag, known, why),
+                Err(why) => damaged(library, meta.etag, known, why),
             });
         }
-        Err(changing(part))
+        Err(changing(library))
     }
 
     /// A listing of a plain library, no older than the session's bound.
-    async fn listing(&self, part: &Part) -> Result<Kept<Listing>> {
-        let first = below_mount(part.directory.path());
+    async fn listing(&self, library: &Layer, first: &str) -> Result<Kept<Listing>> {
         let detail = if first.is_empty() { Detail::Only } else { Detail::named(first) };
-        let key = Key::new(About::Libraries(Libraries::new([&part.layer])), detail);
-        let fetch = |known| self.clone().fetch_listing(part.clone(), known);
+        let key = Key::new(About::Libraries(Libraries::new([library])), detail);
+        let skills = VirtualPath::top_level(SKILLS);
+        let directory = library.directory(&skills.join_exact(first).unwrap_or(skills));
+        let fetch = |known| self.clone().fetch_listing(library.top(), directory, known);
         self.cache().get(&key, self.accept_layer(), fetch).await
     }
 
-    async fn fetch_listing(self, part: Part, known: Option<Kept<Listing>>) -> Result<Listing> {
-        let mut lister = Lister::new(part.directory.prefix(), Depth::All);
+    async fn fetch_listing(
+        self,
+        library: Directory,
+        part: Directory,
+        known: Option<Kept<Listing>>,
+    ) -> Result<Listing> {
+        let mut lister = Lister::new(part.prefix(), Depth::All);
         let mut items = Vec::new();
-        while let Some(page) = lister.next(self.store()).await.map_err(|e| part.failed(e))? {
+        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", part.path()))? {
             items.extend(page);
         }
-        let view = View::plain(&part.layer.top(), items);
+        let view = View::plain(&library, items);
         // The same as before: whatever was made of it still holds.
         Ok(match known {
             Some(known) if *known.value.0 == view => Listing(known.value.0.clone()),
             _ => Listing(Arc::new(view)),
         })
     }
+}
+
+/// Both at once. A listing that is not needed is not waited for: it may have many pages.
+async fn index_and_listing(
+    index: impl Future<Output = Result<Kept<KnownIndex>>>,
+    listing: impl Future<Output = Result<Kept<Listing>>>,
+) -> Result<(Kept<KnownIndex>, Option<Kept<Listing>>)> {
+    tokio::pin!(index, listing);
+    let mut listed = None;
+    let index = tokio::select! {
+        biased;
+        index = &mut index => index?,
+        done = &mut listing => {
+            listed = Some(done);
+            index.await?
+        }
+    };
+    let listing = match (&index.value.published, listed) {
+        (Ok(Some(_)) | Err(_), _) => None,
+        (Ok(None), Some(listed)) => Some(listed?),
+        (Ok(None), None) => Some(listing.await?),
+    };
+    Ok((index, listing))
 }
 
 /// What an index says; `None` when it says that the library is plain.
@@ -409,12 +382,12 @@ async fn decode(bytes: Vec<u8>, released: Option<SystemTime>) -> Result<Option<A
 }
 
 /// An index that cannot be used. What was known is served on, and says so.
-fn damaged(part: &Part, etag: Option<String>, known: Option<&KnownIndex>, why: Unreadable) -> KnownIndex {
-    tracing::warn!(key = part.layer.index().as_str(), "the index cannot be used: {why}");
+fn damaged(library: &Layer, etag: Option<String>, known: Option<&KnownIndex>, why: Unreadable) -> KnownIndex {
+    tracing::warn!(key = library.index().as_str(), "the index cannot be used: {why}");
     match known.and_then(|known| Some((known.etag.clone(), known.view()?))) {
         // With the ETag of what is served, so that a later one is noticed.
         Some((etag, view)) => {
-            let trouble = Some(unusable(&part.name(), &why).message().to_owned());
+            let trouble = Some(unusable(&library.name(), &why).message().to_owned());
             KnownIndex { etag, published: Ok(Some(Arc::new(View { trouble, ..(**view).clone() }))) }
         }
         None => KnownIndex { etag, published: Err(why) },
@@ -446,9 +419,9 @@ pub(crate) fn unusable(library: &impl std::fmt::Display, why: &Unreadable) -> Er
     }
 }
 
-fn changing(part: &Part) -> Error {
-    let path = part.directory.path();
-    Error::new(ErrorKind::Conflict, format!("the index of {} keeps changing while it is read", part.name()))
-        .at(path)
+fn changing(library: &Layer) -> Error {
+    let message = format!("the index of {} keeps changing while it is read", library.name());
+    Error::new(ErrorKind::Conflict, message)
+        .at(VirtualPath::top_level(SKILLS))
         .with_hint("try again in a moment")
 }

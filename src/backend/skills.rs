@@ -14,7 +14,7 @@ use super::file::{Content, File, Node, Opened, Version, Want, changed_while_read
 use super::union::{Found, UnionFile, below_mount};
 use crate::cache::{About, Accept, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{Location, ObjectKey};
+use crate::mount::ObjectKey;
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange};
 use crate::text;
@@ -58,12 +58,10 @@ impl S3Backend {
 
     /// Where the content of a file is: its blob, or its own key.
     pub(super) fn key_of(&self, path: &VirtualPath, found: &UnionFile) -> Result<ObjectKey> {
-        let layers = self.mounts.skill_layers();
-        let layer = layers.get(found.layer).ok_or_else(|| Self::not_found(path))?;
-        match (&found.blob, layer.resolve(path)?) {
-            (Some(blob), _) => Ok(layer.blob(blob.sha256, &blob.origin.id)),
-            (None, Location::Inside { key, .. }) => Ok(key),
-            (None, _) => Err(Self::not_found(path)),
+        let layer = self.mounts.skill_layers().get(found.layer).ok_or_else(|| Self::not_found(path))?;
+        match &found.blob {
+            Some(blob) => Ok(layer.blob(blob.sha256, &blob.origin.id)),
+            None => layer.file(path),
         }
     }
 

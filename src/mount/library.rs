@@ -66,7 +66,7 @@ impl Library {
     }
 
     pub(crate) fn index(&self) -> WritableKey {
-        WritableKey(index_of(&self.into()))
+        WritableKey(index_in(&self.home()))
     }
 
     pub(crate) fn mirror(&self) -> WritableKey {
@@ -90,7 +90,7 @@ impl Library {
 
     /// The content with this digest that a release uploaded. The key is never used for anything else.
     pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> WritableKey {
-        WritableKey(blob_of(&self.into(), sha256, id))
+        WritableKey(blob_in(&self.home(), sha256, id))
     }
 
     pub(crate) fn blobs(&self) -> KeyPrefix {
@@ -149,12 +149,12 @@ impl From<&Library> for Owner {
     }
 }
 
-/// The index of what belongs to an owner.
-pub(super) fn index_of(owner: &Owner) -> ObjectKey {
-    ObjectKey(owner.home() + INDEX)
+/// The index of the library with this home.
+pub(super) fn index_in(home: &str) -> ObjectKey {
+    ObjectKey([home, INDEX].concat())
 }
 
-/// The content with this digest that a release of the owner's library uploaded.
-pub(super) fn blob_of(owner: &Owner, sha256: Digest, id: &ReleaseId) -> ObjectKey {
-    ObjectKey(format!("{}{BLOBS}{sha256}-{id}", owner.home()))
+/// The content with this digest that a release of the library uploaded.
+pub(super) fn blob_in(home: &str, sha256: Digest, id: &ReleaseId) -> ObjectKey {
+    ObjectKey(format!("{home}{BLOBS}{sha256}-{id}"))
 }

@@ -8,7 +8,7 @@ use super::keys::{Directory, KeyPrefix, MAX_KEY_BYTES, ObjectKey, WritableKey, c
 use super::library::{self, Library};
 use super::reach::Reach;
 use super::session::{Access, Owner, Session};
-use super::table::{Identity, MOUNTS, MountSpec};
+use super::table::{Identity, LayerSpec, MOUNTS, MountSpec};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
@@ -28,6 +28,7 @@ pub struct Mount {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
     of: Owner,
+    spec: &'static LayerSpec,
     prefix: KeyPrefix,
 }
 
@@ -55,28 +56,54 @@ impl Layer {
 
     /// The library, as a directory.
     pub(crate) fn top(&self) -> Directory {
-        Directory::new(VirtualPath::top_level(SKILLS), self.prefix.clone())
+        self.directory(&VirtualPath::top_level(SKILLS))
+    }
+
+    /// The directory that a path of the mount means in this layer.
+    pub(crate) fn directory(&self, path: &VirtualPath) -> Directory {
+        let prefix = match path.below_mount() {
+            "" => self.prefix.clone(),
+            relative => KeyPrefix([self.prefix.as_str(), relative, "/"].concat()),
+        };
+        Directory::new(path.clone(), prefix)
+    }
+
+    /// The library, for people.
+    pub(crate) fn name(&self) -> String {
+        match self.shared() {
+            Some(library) => format!("the shared library `{library}`"),
+            None => "the user's own library".to_owned(),
+        }
+    }
+
+    /// The prefix of all that has the same owner.
+    fn home(&self) -> &str {
+        let prefix = self.prefix.as_str();
+        &prefix[..prefix.len() - self.spec.folder.len()]
     }
 
     /// The index of the library. It is next to the library, and no path names it.
     pub(crate) fn index(&self) -> ObjectKey {
-        library::index_of(&self.of)
+        library::index_in(self.home())
     }
 
     /// The content of a published file.
     pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> ObjectKey {
-        library::blob_of(&self.of, sha256, id)
+        library::blob_in(self.home(), sha256, id)
+    }
+
+    /// The object that a path of the mount means in this layer.
+    pub(crate) fn file(&self, path: &VirtualPath) -> Result<ObjectKey> {
+        checked_key(path, [self.prefix.as_str(), path.below_mount()].concat())
     }
 
     /// Where a path of the mount leads in this layer. No I/O.
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
-        let relative = path.below_mount();
-        if relative.is_empty() {
-            return Ok(Location::Mount(Directory::new(path.clone(), self.prefix.clone())));
-        }
-        let key = checked_key(path, [self.prefix.as_str(), relative].concat())?;
-        let directory = Directory::new(path.clone(), KeyPrefix(format!("{}/", key.as_str())));
-        Ok(Location::Inside { directory, key })
+        let directory = self.directory(path);
+        Ok(match path.below_mount() {
+            "" => Location::Mount(directory),
+            _ => Location::Inside { key: self.file(path)?, directory },
+        })
     }
 }
 
@@ -103,7 +130,7 @@ impl Mount {
         for layer in spec.layers {
             layers.extend(session.owners(layer.identity).into_iter().map(|of| {
                 let prefix = KeyPrefix(of.home() + layer.folder);
-                Layer { of, prefix }
+                Layer { of, spec: layer, prefix }
             }));
         }
         let access = spec.grant().map_or(Access::ReadOnly, |grant| session.grants.access(grant));
@@ -112,7 +139,7 @@ impl Mount {
     }
 
     fn reach(&self) -> impl Iterator<Item = Reach> {
-        self.layers.iter().map(|Layer { of, prefix }| {
+        self.layers.iter().map(|Layer { of, prefix, .. }| {
             let of = of.clone();
             match self.spec.has_libraries() {
                 true => Reach::library(of),
@@ -227,6 +254,17 @@ impl Mounts {
         self.skills().map_or(&[], |mount| &mount.layers)
     }
 
+    /// The same, which a caller cannot do without.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the session has no `/skills`.
+    pub(crate) fn some_skill_layers(&self) -> Result<&[Layer]> {
+        match self.skill_layers() {
+            [] => Err(self.no_such_mount(&VirtualPath::top_level(SKILLS))),
+            layers => Ok(layers),
+        }
+    }
+
     /// Resolves a path. No I/O.
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
         match self.mount_of(path)? {
@@ -277,7 +315,7 @@ impl Mounts {
             );
         }
         let layer = &mount.layers[0];
-        let top = Directory::new(mount.path.clone(), layer.prefix.clone());
+        let top = layer.directory(&mount.path);
         Ok(match layer.resolve(path)? {
             Location::Inside { key, directory } => {
                 Target { path: path.clone(), mount: top, key: Some(WritableKey(key)), directory }

@@ -157,7 +157,18 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
     let modified = output.last_modified.and_then(|time| time.try_into().ok());
     let meta = Meta { size: total, modified, etag: output.e_tag.map(etag_token) };
     let end = range.end.unwrap_or(total).min(total);
-    let body = Body::new(key.clone(), range.start..end, start, meta.etag.clone(), output.body);
+    let body = Body {
+        key: key.clone(),
+        wanted: range.start..end,
+        at: start,
+        etag: meta.etag.clone(),
+        stream: output.body,
+        resumed: 0,
+        resumed_at: range.start,
+        waited: Duration::ZERO,
+        waited_at: range.start,
+        verify: None,
+    };
     let properties = Properties {
         content_type: output.content_type,
         content_encoding: output.content_encoding,
@@ -193,23 +204,6 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    fn new(key: ObjectKey, wanted: Range<u64>, at: u64, etag: Option<String>, stream: ByteStream) -> Self {
-        let resumed_at = wanted.start;
-        let waited_at = wanted.start;
-        Self {
-            key,
-            wanted,
-            at,
-            etag,
-            stream,
-            resumed: 0,
-            resumed_at,
-            waited: Duration::ZERO,
-            waited_at,
-            verify: None,
-        }
-    }
-
     /// All bytes together must have this digest; otherwise the last of them is an error. To be called before the
     /// first piece.
     pub(crate) fn verify(&mut self, sha256: Digest) {
@@ -241,7 +235,7 @@ impl Body {
             self.waited += asked.elapsed();
             let broken = match next {
                 Ok(Some(Ok(piece))) => {
-                    let piece = self.take(piece);
+                    let piece = self.take(piece)?;
                     if self.wanted.start - self.waited_at >= TRICKLE {
                         (self.waited, self.waited_at) = (Duration::ZERO, self.wanted.start);
                     }
@@ -249,7 +243,7 @@ impl Body {
                         return Err(self.broken(ErrorKind::Timeout, "the storage sends too slowly"));
                     }
                     match piece {
-                        Some(piece) => return self.checked(piece).map(Some),
+                        Some(piece) => return Ok(Some(piece)),
                         None => continue,
                     }
                 }
@@ -262,19 +256,6 @@ impl Body {
             self.resume(store, broken).await?;
         }
         Ok(None)
-    }
-
-    fn checked(&mut self, piece: Bytes) -> Result<Bytes> {
-        if let Some((hasher, _)) = &mut self.verify {
-            hasher.update(&piece);
-        }
-        if self.remaining() == 0
-            && let Some((hasher, sha256)) = self.verify.take()
-            && Digest::finish(hasher) != sha256
-        {
-            return Err(Self::wrong_content(sha256));
-        }
-        Ok(piece)
     }
 
     /// All that is still to come.
@@ -290,8 +271,9 @@ impl Body {
         Ok(())
     }
 
-    /// Cuts a piece of the stream down to what is wanted of it.
-    fn take(&mut self, mut piece: Bytes) -> Option<Bytes> {
+    /// Cuts a piece of the stream down to what is wanted of it. The last one is an error if all of them together do
+    /// not have the digest that they should.
+    fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>> {
         let starts = self.at;
         self.at += piece.len() as u64;
         let skip = self.wanted.start.saturating_sub(starts).min(piece.len() as u64);
@@ -299,7 +281,16 @@ impl Body {
         piece.advance(usize::try_from(skip).unwrap_or(usize::MAX));
         piece.truncate(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
         self.wanted.start += piece.len() as u64;
-        (!piece.is_empty()).then_some(piece)
+        if let Some((hasher, _)) = &mut self.verify {
+            hasher.update(&piece);
+        }
+        if self.remaining() == 0
+            && let Some((hasher, sha256)) = self.verify.take()
+            && Digest::finish(hasher) != sha256
+        {
+            return Err(Self::wrong_content(sha256));
+        }
+        Ok((!piece.is_empty()).then_some(piece))
     }
 
     fn broken(&self, kind: ErrorKind, what: &str) -> Error {

@@ -100,22 +100,24 @@ impl Limiter {
     }
 
     fn release(&self, tenant: &Tenant) {
-        {
-            let mut state = self.lock();
-            state.running = state.running.saturating_sub(1);
-            let State { tenants, turns, .. } = &mut *state;
-            if let Some(queue) = tenants.get_mut(tenant) {
-                queue.running = queue.running.saturating_sub(1);
-                if !queue.waiting.is_empty() && !queue.in_turns {
-                    queue.in_turns = true;
-                    turns.push_back(tenant.clone());
-                }
-                if queue.waiting.is_empty() && queue.running == 0 && !queue.in_turns {
-                    tenants.remove(tenant);
-                }
+        let mut state = self.lock();
+        state.running = state.running.saturating_sub(1);
+        let State { tenants, turns, .. } = &mut *state;
+        if let Some(queue) = tenants.get_mut(tenant) {
+            queue.running = queue.running.saturating_sub(1);
+            if !queue.waiting.is_empty() && !queue.in_turns {
+                queue.in_turns = true;
+                turns.push_back(tenant.clone());
+            }
+            if queue.waiting.is_empty() && queue.running == 0 && !queue.in_turns {
+                tenants.remove(tenant);
             }
         }
-        self.dispatch();
+        let somebody_waits = !turns.is_empty();
+        drop(state);
+        if somebody_waits {
+            self.dispatch();
+        }
     }
 
     /// Gives out what is free: one to each tenant in turn.
