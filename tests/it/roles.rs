@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use skillfs::{
@@ -11,8 +11,9 @@ use skillfs::{
 };
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::support::cloud::{Cloud, ROLE};
+use crate::support::cloud::{Cloud, ROLE, later};
 use crate::support::{publish, session};
 
 const SKILL: &str = "---\nname: deed\ndescription: Draft a deed\n---\nSteps.\n";
@@ -243,7 +244,7 @@ async fn callers_who_come_at_once_wait_for_one_call_and_any_may_go_away() {
     assert_eq!(cloud.issued().len(), 1);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn credentials_are_renewed_without_a_failed_read() {
     let cloud = filled().await;
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
@@ -269,7 +270,8 @@ async fn credentials_are_renewed_without_a_failed_read() {
     // Until they were renewed several times, whoever is slow.
     while cloud.issued().len() < 4 {
         assert!(began.elapsed() < Duration::from_secs(120), "credentials are not renewed");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        later(Duration::from_millis(200)).await;
     }
     done.store(true, Ordering::SeqCst);
     for reader in readers {
@@ -280,7 +282,7 @@ async fn credentials_are_renewed_without_a_failed_read() {
     assert!(cloud.issued().len() < 40, "{}", cloud.issued().len());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn credentials_that_s3_takes_no_longer_are_replaced() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
@@ -288,7 +290,7 @@ async fn credentials_that_s3_takes_no_longer_are_replaced() {
     backend.read("a.md").await.unwrap();
     let mut calls = 1;
     // Ones that are just there are not asked for again: S3 must have another reason then.
-    let old = || tokio::time::sleep(Duration::from_millis(1100));
+    let old = || later(AGED);
     for operation in ["read", "stat", "ls", "write", "append", "rm"] {
         old().await;
         cloud.revoke();
@@ -314,7 +316,7 @@ async fn credentials_that_s3_takes_no_longer_are_replaced() {
     assert!(cloud.issued().len() <= calls + 4, "{}", cloud.issued().len());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn when_sts_is_down_credentials_hold_until_they_end() {
     let cloud = filled().await;
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
@@ -329,7 +331,7 @@ async fn when_sts_is_down_credentials_hold_until_they_end() {
             Ok(_) => assert!(began.elapsed() < Duration::from_secs(60)),
             Err(error) => break error,
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        later(Duration::from_millis(100)).await;
     };
     assert!(began.elapsed() > Duration::from_secs(2), "they held for {:?}", began.elapsed());
     assert_eq!(failed.kind(), ErrorKind::Unavailable, "{failed}");
@@ -341,11 +343,11 @@ async fn when_sts_is_down_credentials_hold_until_they_end() {
     }
     assert!(fs.requests().assume_role - before <= 3);
     cloud.rules.sts_is_down.store(false, Ordering::SeqCst);
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    later(AGED).await;
     assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_clock_of_this_machine_does_not_end_credentials() {
     let cloud = filled().await;
     // By our clock they end in a day and an hour.
@@ -354,7 +356,7 @@ async fn the_clock_of_this_machine_does_not_end_credentials() {
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    later(Duration::from_secs(3)).await;
     backend.read("a.md").await.unwrap();
     assert!(cloud.issued().len() >= 2, "credentials that had ended were used");
     assert!(cloud.wire.take().len() <= 5);
@@ -497,13 +499,13 @@ async fn administrators_use_the_credentials_of_the_process() {
 const AGED: Duration = Duration::from_millis(1200);
 
 /// The refusal of a request that was sent with the old credentials arrives when the new ones are there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn two_reads_that_are_refused_one_after_the_other_both_succeed() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    tokio::time::sleep(AGED).await;
+    later(AGED).await;
     cloud.revoke();
     *cloud.rules.slow_refusal.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(300)));
     let (fast, slow) = tokio::join!(backend.read("a.md"), backend.read("sub/b.md"));
@@ -512,7 +514,7 @@ async fn two_reads_that_are_refused_one_after_the_other_both_succeed() {
 }
 
 /// The same race makes a shared library lose its index, for all tenants, silently.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_refused_token_does_not_cost_a_library_its_index() {
     let cloud = filled().await;
     let fs = cloud.fs(remembering).await;
@@ -521,14 +523,14 @@ async fn a_refused_token_does_not_cost_a_library_its_index() {
     let fs = cloud.fs(remembering).await;
     let of = |user: &str| fs.session(&with_libraries(thread(user), &["acme"]));
     of("1").read("a.md").await.unwrap();
-    tokio::time::sleep(AGED).await;
+    later(AGED).await;
     cloud.revoke();
     *cloud.rules.slow_refusal.lock().unwrap() = Some(("index.json".to_owned(), Duration::from_millis(300)));
     cloud.wire.take();
     let first = of("1").skills(None).await;
     assert!(first.is_ok(), "{first:?}");
     // Another tenant, whose requests all succeed.
-    tokio::time::sleep(AGED).await;
+    later(AGED).await;
     let other = of("10");
     other.credentials().await.unwrap();
     let told = other.catalogue_version().await.unwrap();
@@ -592,7 +594,7 @@ async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
 }
 
 /// A runtime that ends during a call of STS.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_runtime_that_ends_during_a_call_does_not_end_the_scope() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
@@ -610,22 +612,22 @@ async fn a_runtime_that_ends_during_a_call_does_not_end_the_scope() {
     .join()
     .unwrap();
     *cloud.rules.sts_takes.lock().unwrap() = Duration::ZERO;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    later(Duration::from_secs(3)).await;
     assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn large_writes_replace_refused_credentials_too() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    tokio::time::sleep(AGED).await;
+    later(AGED).await;
     cloud.revoke();
     let mut answers = Vec::new();
     for _ in 0..3 {
         answers.push(backend.write("large.txt", vec![b'x'; 20 << 20]).await.map(drop));
-        tokio::time::sleep(AGED).await;
+        later(AGED).await;
     }
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
@@ -794,14 +796,14 @@ async fn missing_files_are_remembered_where_s3_calls_them_forbidden() {
     assert_eq!(&bad[1..], [(1, 0, 0, 0), (2, 0, 0, 0)], "{bad:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn an_answer_to_old_credentials_proves_nothing_of_new_ones() {
     let cloud = filled().await;
     let fs = cloud.fs(remembering).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     backend.read("b.md").await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    later(AGED).await;
     // A slow answer to the first credentials.
     *cloud.rules.slow_answer.lock().unwrap() =
         Some(("threads/1/a.md".to_owned(), Duration::from_millis(800)));

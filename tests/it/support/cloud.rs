@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use percent_encoding::percent_decode_str;
@@ -14,6 +14,7 @@ use serde_json::Value;
 use skillfs::embedded::{ACCESS_KEY_ID, SECRET_ACCESS_KEY};
 use skillfs::{Role, Settings, SkillFs};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::Bucket;
 use super::wire::{Reply, Request, Wire};
@@ -297,4 +298,11 @@ pub fn allows(policy: &Value, action: &str, what: &str, bucket: &str) -> bool {
         };
         named && about && condition
     })
+}
+
+/// Lets time pass by tokio's clock, which credentials and caches count by, without waiting. For runtimes of one thread.
+pub async fn later(by: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(by).await;
+    tokio::time::resume();
 }
