@@ -4,7 +4,6 @@
 //! listed. A file of a published library is read from its blob, which never changes: whatever is read completely
 //! is verified by its SHA-256, and ranges rely on the blob being immutable.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -23,16 +22,6 @@ use crate::text;
 const REPLICATION: Duration = Duration::from_secs(3600);
 
 impl S3Backend {
-    /// What a path means.
-    pub(super) async fn find_skill_file(&self, path: &VirtualPath, want: Want) -> Result<Arc<Node>> {
-        let union = self.union_around(path).await?;
-        Ok(Arc::new(match union.find(path)? {
-            Found::File(real, found) => Node::File(self.version(&real, found, want).await?),
-            Found::Directory => Node::Directory,
-            Found::Nothing => Node::Nothing,
-        }))
-    }
-
     /// Finds the file that a path means, and asks for some of its bytes.
     pub(super) async fn open_skill_file(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let union = self.union_around(path).await?;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::S3Backend;
 use super::file::{Node, Opened, Want, is_directory};
 use super::plain::PlainPath;
+use super::union::Found;
 use crate::error::{ErrorKind, Result};
 use crate::mount::{Location, Mounts, ObjectKey};
 use crate::path::VirtualPath;
@@ -39,7 +40,14 @@ impl S3Backend {
             Location::Root | Location::Mount(_) => Ok(Arc::new(Node::Directory)),
             // The mount itself is always there.
             Location::Layered if path.segments().count() == 1 => Ok(Arc::new(Node::Directory)),
-            Location::Layered => self.find_skill_file(path, want).await,
+            Location::Layered => {
+                let union = self.union_around(path).await?;
+                Ok(Arc::new(match union.find(path)? {
+                    Found::File(real, found) => Node::File(self.version(&real, found, want).await?),
+                    Found::Directory => Node::Directory,
+                    Found::Nothing => Node::Nothing,
+                }))
+            }
             Location::Inside { key, directory } => {
                 self.find_plain(PlainPath { path: path.clone(), key, directory }, want).await
             }

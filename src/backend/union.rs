@@ -247,12 +247,9 @@ impl Union {
 
     /// What it takes in memory besides its layers, roughly.
     pub(super) fn weight(&self) -> u64 {
-        let files = self.files.len() * 60 + self.directories.len() * 40;
-        let names = self.unnameable.iter().map(|path| path.len() + 60);
-        let skills = self.skills.iter().map(|(path, place)| path.as_str().len() + place.file.len() + 100);
-        let hidden =
-            self.collisions.iter().map(|collision| collision.path.len() + collision.by.as_str().len() + 80);
-        (files + names.sum::<usize>() + skills.sum::<usize>() + hidden.sum::<usize>()) as u64
+        let shared = self.files.len() * 60 + self.directories.len() * 40;
+        let own = self.skills.len() + self.collisions.len() + self.unnameable.len();
+        (shared + own * 200) as u64
     }
 
     /// The `DESCRIPTION.md` of each category that has one.
