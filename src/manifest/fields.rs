@@ -43,101 +43,55 @@ pub struct Manifest {
     pub frontmatter: String,
 }
 
-/// Where a field of a manifest may come from. A key is looked for at the top, then in `metadata`.
-struct Source {
-    field: Field,
-    keys: &'static [&'static str],
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Field {
-    Version,
-    Author,
-    Tags,
-    Depends,
-    RequiredCapabilities,
-    UserInvocable,
-    DisableModelInvocation,
-    /// Belongs into `metadata` under its own name.
-    Metadata,
-}
-
-/// Understanding one more vendor is one more row.
-const VENDOR_FIELDS: [Source; 8] = [
-    Source { field: Field::Version, keys: &["version"] },
-    Source { field: Field::Author, keys: &["author"] },
-    Source { field: Field::Tags, keys: &["tags"] },
-    Source { field: Field::Depends, keys: &["depends"] },
-    Source { field: Field::RequiredCapabilities, keys: &["required_capabilities", "required-capabilities"] },
-    Source { field: Field::UserInvocable, keys: &["user_invocable", "user-invocable"] },
-    Source {
-        field: Field::DisableModelInvocation,
-        keys: &["disable_model_invocation", "disable-model-invocation"],
-    },
-    Source { field: Field::Metadata, keys: &["platforms", "prerequisites"] },
-];
-
 impl Manifest {
     /// Reads the fields; name and description are the caller's to decide.
     pub(super) fn from_fields(fields: Yaml, frontmatter: String) -> Self {
+        let metadata = fields.get("metadata").unwrap_or(&Yaml::Null);
         let text = |key: &str| fields.get(key).and_then(plain_text);
-        let mut manifest = Self {
+        // Vendors put their fields at the top or into `metadata`, and spell some in two ways.
+        let vendor = |keys: &[&str]| {
+            let value = |key: &&str| fields.get(key).or_else(|| metadata.get(key));
+            keys.iter().filter_map(value).find(|value| **value != Yaml::Null)
+        };
+        let vendor_words = |keys: &[&str]| vendor(keys).map(words).unwrap_or_default();
+        Self {
             name: text("name").unwrap_or_default(),
             description: text("description").unwrap_or_default(),
             described: true,
             license: text("license"),
             compatibility: text("compatibility"),
             allowed_tools: fields.get("allowed-tools").map(tools).unwrap_or_default(),
-            version: None,
-            author: None,
-            tags: Vec::new(),
-            depends: Vec::new(),
-            required_capabilities: Vec::new(),
-            user_invocable: true,
-            disable_model_invocation: false,
-            metadata: fields.get("metadata").cloned().unwrap_or(Yaml::Null),
+            version: vendor(&["version"]).and_then(plain_text),
+            author: vendor(&["author"]).and_then(plain_text),
+            tags: vendor_words(&["tags"]),
+            depends: vendor_words(&["depends"]),
+            required_capabilities: vendor_words(&["required_capabilities", "required-capabilities"]),
+            user_invocable: vendor(&["user_invocable", "user-invocable"]).and_then(truth).unwrap_or(true),
+            disable_model_invocation: vendor(&["disable_model_invocation", "disable-model-invocation"])
+                .and_then(truth)
+                .unwrap_or(false),
+            metadata: with_vendor_metadata(metadata, &fields),
             fields,
             frontmatter,
-        };
-        for source in &VENDOR_FIELDS {
-            for key in source.keys {
-                let top = manifest.fields.get(key);
-                let found = match source.field {
-                    Field::Metadata => top,
-                    _ => top.or_else(|| manifest.metadata.get(key)),
-                };
-                if let Some(value) = found.filter(|value| **value != Yaml::Null).cloned() {
-                    manifest.take(source.field, key, value);
-                    if source.field != Field::Metadata {
-                        break;
-                    }
-                }
-            }
         }
-        manifest
     }
+}
 
-    fn take(&mut self, field: Field, key: &str, value: Yaml) {
-        match field {
-            Field::Version => self.version = plain_text(&value),
-            Field::Author => self.author = plain_text(&value),
-            Field::Tags => self.tags = words(&value),
-            Field::Depends => self.depends = words(&value),
-            Field::RequiredCapabilities => self.required_capabilities = words(&value),
-            Field::UserInvocable => self.user_invocable = truth(&value).unwrap_or(true),
-            Field::DisableModelInvocation => self.disable_model_invocation = truth(&value).unwrap_or(false),
-            Field::Metadata => {
-                if self.metadata == Yaml::Null {
-                    self.metadata = Yaml::Map(Vec::new());
-                }
-                if let Yaml::Map(entries) = &mut self.metadata
-                    && entries.iter().all(|(known, _)| known != key)
-                {
-                    entries.push((key.to_owned(), value));
-                }
-            }
+/// The `metadata` field with the vendor fields at the top that belong there.
+fn with_vendor_metadata(metadata: &Yaml, fields: &Yaml) -> Yaml {
+    let mut metadata = metadata.clone();
+    for key in ["platforms", "prerequisites"] {
+        let Some(value) = fields.get(key).filter(|value| **value != Yaml::Null) else { continue };
+        if metadata == Yaml::Null {
+            metadata = Yaml::Map(Vec::new());
+        }
+        if let Yaml::Map(entries) = &mut metadata
+            && entries.iter().all(|(known, _)| known != key)
+        {
+            entries.push((key.to_owned(), value.clone()));
         }
     }
+    metadata
 }
 
 /// A scalar, or a list of scalars as one line. What is only white space is nothing.
