@@ -44,16 +44,14 @@ impl SkillLibrary {
             note,
             ..all
         };
+        let fewer =
+            |note| most(1, skills.len(), |count| fits(&first(count, note))).map(|count| first(count, note));
         // Shorter descriptions; then none; then fewer skills; then not even the words that say so.
         let chosen = most(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)))
             .map(with_cap)
             .or_else(|| Some(with_cap(0)).filter(fits))
-            .or_else(|| {
-                most(1, skills.len(), |count| fits(&first(count, true))).map(|count| first(count, true))
-            })
-            .or_else(|| {
-                most(1, skills.len(), |count| fits(&first(count, false))).map(|count| first(count, false))
-            })
+            .or_else(|| fewer(true))
+            .or_else(|| fewer(false))
             .or_else(|| Some(first(0, true)).filter(fits));
         match chosen {
             Some(catalog) => Budgeted { text: catalog.render(), shortened: true, left_out: catalog.left_out },
@@ -156,11 +154,8 @@ impl Catalog<'_> {
             0 => "Descriptions are left out; a skill's SKILL.md has its own.",
             _ => "Descriptions are shortened; a skill's SKILL.md has all of its own.",
         });
-        match (cut, more) {
-            (Some(cut), Some(more)) => Some(format!("{cut} {more}")),
-            (Some(cut), None) => Some(cut.to_owned()),
-            (None, more) => more,
-        }
+        let said: Vec<String> = cut.map(str::to_owned).into_iter().chain(more).collect();
+        (!said.is_empty()).then(|| said.join(" "))
     }
 
     fn markdown(&self) -> String {
@@ -204,14 +199,11 @@ impl Catalog<'_> {
     }
 
     fn xml(&self, between: &str) -> String {
-        let entries = self.skills.iter().map(|skill| {
-            let description = self.cut(&skill.manifest.description);
-            AvailableSkill {
-                name: skill.manifest.name.clone(),
-                description,
-                // A path to copy, so the rest stays; but folders of strangers may be called `x<` and `location>`.
-                location: skill.location.as_str().replace('<', "&lt;").replace('>', "&gt;"),
-            }
+        let entries = self.skills.iter().map(|skill| AvailableSkill {
+            name: skill.manifest.name.clone(),
+            description: self.cut(&skill.manifest.description),
+            // A path to copy, so the rest stays; but folders of strangers may be called `x<` and `location>`.
+            location: skill.location.as_str().replace('<', "&lt;").replace('>', "&gt;"),
         });
         let mut text = block(entries, between);
         if let Some(note) = self.note() {
@@ -290,18 +282,8 @@ fn block(skills: impl Iterator<Item = AvailableSkill>, between: &str) -> String 
 
 /// As Python's `html.escape` does.
 fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#x27;"),
-            c => out.push(c),
-        }
-    }
-    out
+    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    text.replace('"', "&quot;").replace('\'', "&#x27;")
 }
 
 #[cfg(test)]
