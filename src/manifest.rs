@@ -16,7 +16,7 @@ use serde::Serialize;
 
 pub use self::fields::Manifest;
 pub use self::load::Document;
-pub(crate) use self::load::{Head, Size, read_description, read_head};
+pub(crate) use self::load::{Size, read_description, read_head};
 pub use self::validate::{Properties, read_properties, validate};
 pub(crate) use self::yaml::MAX_FRONTMATTER_BYTES;
 pub use self::yaml::Yaml;
@@ -59,6 +59,23 @@ pub struct Diagnostic {
     pub message: String,
 }
 
+impl Diagnostic {
+    /// One about a whole file.
+    pub(crate) fn new(
+        severity: Severity,
+        code: &'static str,
+        file: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { file: file.into(), line: None, severity, code, message: message.into() }
+    }
+}
+
+/// Why a file cannot be used: the last of what is said of it.
+pub(crate) fn why_unusable(said: &[Diagnostic]) -> &str {
+    said.last().map_or("there is nothing in it", |diagnostic| &diagnostic.message)
+}
+
 impl std::fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.file)?;
@@ -89,13 +106,7 @@ impl Log<'_> {
         line: Option<usize>,
         message: impl Into<String>,
     ) {
-        self.found.push(Diagnostic {
-            file: self.file.to_owned(),
-            line,
-            severity,
-            code,
-            message: message.into(),
-        });
+        self.found.push(Diagnostic { line, ..Diagnostic::new(severity, code, self.file, message) });
     }
 
     fn warn(&mut self, code: &'static str, line: Option<usize>, message: impl Into<String>) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::fields::Manifest;
-use super::yaml::{MAX_FRONTMATTER_BYTES, Yaml};
+use super::yaml::MAX_FRONTMATTER_BYTES;
 use super::{Diagnostic, Log, Severity, repair, validate};
 use crate::text;
 
@@ -29,22 +29,9 @@ impl Document {
     /// # Errors
     /// The diagnostics, when there is no text to use: the file is empty or binary.
     pub fn load(content: &[u8], directory: &str, file: &str) -> Result<Self, Vec<Diagnostic>> {
-        match read(content, Size { whole: true, last: true }, directory, file) {
-            Read::Done(document) => Ok(*document),
-            Read::Unusable(diagnostics) => Err(diagnostics),
-            // Only a head can want more.
-            Read::More => Err(Vec::new()),
-        }
+        // Only a head can want more.
+        read_head(content, Size { whole: true, last: true }, directory, file).unwrap_or(Err(Vec::new()))
     }
-}
-
-/// What the first bytes of a file told.
-#[derive(PartialEq, Eq)]
-pub(crate) enum Head {
-    Done(Box<Manifest>, Vec<Diagnostic>),
-    /// The fence that closes the frontmatter lies further down.
-    More,
-    Unusable(Vec<Diagnostic>),
 }
 
 /// How much of a file there is to read.
@@ -56,79 +43,59 @@ pub(crate) struct Size {
     pub(crate) last: bool,
 }
 
-/// Reads the first bytes of a file.
-pub(crate) fn read_head(content: &[u8], size: Size, directory: &str, file: &str) -> Head {
-    match read(content, size, directory, file) {
-        Read::Done(document) => Head::Done(Box::new(document.manifest), document.diagnostics),
-        Read::More => Head::More,
-        Read::Unusable(diagnostics) => Head::Unusable(diagnostics),
-    }
-}
-
 /// What a category's `DESCRIPTION.md` says: its `description` field, else its first paragraph.
 pub(crate) fn read_description(content: &[u8], whole: bool) -> Option<String> {
     let mut log = Log { file: "DESCRIPTION.md", found: Vec::new() };
     let text = decode(content, whole, &mut log).ok()?;
-    let Split::Parts(parts) = split(&text, true, &mut log) else { return None };
-    let fields = repair::fields(parts.frontmatter.unwrap_or_default(), parts.first_line, &mut log);
+    let parts = split(&text, true, &mut log)?;
+    let fields = repair::fields(parts.frontmatter, parts.first_line, &mut log);
     let field = Manifest::from_fields(fields, String::new()).description;
     let text = if field.is_empty() { Derived::from(parts.body).description() } else { field };
     (!text.is_empty()).then_some(text)
 }
 
-enum Read {
-    Done(Box<Document>),
-    More,
-    Unusable(Vec<Diagnostic>),
-}
-
-fn read(content: &[u8], size: Size, directory: &str, file: &str) -> Read {
+/// Reads the first bytes of a file, as [`Document::load`] does; the body is what there is of it. `None` when the fence
+/// that closes the frontmatter lies further down.
+pub(crate) fn read_head(
+    content: &[u8],
+    size: Size,
+    directory: &str,
+    file: &str,
+) -> Option<Result<Document, Vec<Diagnostic>>> {
     let mut log = Log { file, found: Vec::new() };
     let text = match decode(content, size.whole, &mut log) {
         Ok(text) => text,
         Err(mime) => {
             log.add(Severity::Error, "binary", None, format!("it is no text but {mime}"));
-            return Read::Unusable(log.found);
+            return Some(Err(log.found));
         }
     };
-    let parts = match split(&text, size.last, &mut log) {
-        Split::More => return Read::More,
-        Split::Parts(parts) => parts,
-    };
-    let (fields, frontmatter) = match parts.frontmatter {
-        Some(frontmatter) => {
-            let frontmatter = bounded(frontmatter, parts.first_line, &mut log);
-            (repair::fields(frontmatter, parts.first_line, &mut log), frontmatter)
-        }
-        None => (Yaml::Map(Vec::new()), ""),
-    };
+    let parts = split(&text, size.last, &mut log)?;
+    let frontmatter = bounded(parts.frontmatter, parts.first_line, &mut log);
+    let fields = repair::fields(frontmatter, parts.first_line, &mut log);
     let mut manifest = Manifest::from_fields(fields, frontmatter.to_owned());
     let derived = Derived::from(parts.body);
     if manifest.name.is_empty() {
-        if directory.is_empty() && derived.heading.is_none() {
+        let place = if directory.is_empty() { derived.heading } else { Some(directory) };
+        let Some(place) = place else {
             log.add(Severity::Error, "empty", None, "there is neither a name nor a text");
-            return Read::Unusable(log.found);
-        }
-        let heading = || derived.heading.unwrap_or_default();
-        manifest.name = if directory.is_empty() { heading().to_owned() } else { directory.to_owned() };
+            return Some(Err(log.found));
+        };
+        place.clone_into(&mut manifest.name);
         log.warn("no-name", None, format!("no name; it is called `{}` by its place", manifest.name));
     }
     if manifest.description.is_empty() {
         manifest.described = false;
         manifest.description = derived.description();
         if manifest.description.is_empty() {
-            log.add(
-                Severity::Error,
-                "empty",
-                None,
-                "there is neither a description nor a text to take one from",
-            );
-            return Read::Unusable(log.found);
+            let message = "there is neither a description nor a text to take one from";
+            log.add(Severity::Error, "empty", None, message);
+            return Some(Err(log.found));
         }
         log.warn("no-description", None, "no description; the beginning of the text was taken for one");
     }
-    advise(&manifest, directory, frontmatter.is_empty(), &mut log);
-    Read::Done(Box::new(Document { manifest, body: parts.body.to_owned(), diagnostics: log.found }))
+    advise(&manifest, directory, &mut log);
+    Some(Ok(Document { manifest, body: parts.body.to_owned(), diagnostics: log.found }))
 }
 
 /// No more of a frontmatter is looked at than any honest one has.
@@ -139,26 +106,21 @@ fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'
     let size = frontmatter.len();
     let message = format!("the frontmatter has {size} bytes; {MAX_FRONTMATTER_BYTES} are read");
     log.warn("long-frontmatter", Some(first_line), message);
-    let cut = (0..=MAX_FRONTMATTER_BYTES).rev().find(|at| frontmatter.is_char_boundary(*at)).unwrap_or(0);
-    &frontmatter[..cut]
+    &frontmatter[..frontmatter.floor_char_boundary(MAX_FRONTMATTER_BYTES)]
 }
 
 /// What the specification would say, as advice.
-fn advise(manifest: &Manifest, directory: &str, bare: bool, log: &mut Log<'_>) {
-    if bare {
-        return;
-    }
-    if manifest.fields.get("name").is_some() {
-        let mut problems = Vec::new();
-        validate::check_name(&Yaml::Text(manifest.name.clone()), directory, &mut problems);
-        for problem in problems {
-            let code = if problem.starts_with("Directory") { "name-directory" } else { "name-form" };
-            log.warn(code, None, problem);
-        }
-    }
+fn advise(manifest: &Manifest, directory: &str, log: &mut Log<'_>) {
     let mut problems = Vec::new();
+    if manifest.fields.get("name").is_some() {
+        validate::check_name(Some(&manifest.name), directory, &mut problems);
+    }
+    for problem in problems.drain(..) {
+        let code = if problem.starts_with("Directory") { "name-directory" } else { "name-form" };
+        log.warn(code, None, problem);
+    }
     if manifest.described {
-        validate::check_description(&Yaml::Text(manifest.description.clone()), &mut problems);
+        validate::check_description(Some(&manifest.description), &mut problems);
     }
     for problem in problems {
         log.warn("description-length", None, problem);
@@ -187,15 +149,11 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
 }
 
 struct Parts<'t> {
-    frontmatter: Option<&'t str>,
+    /// Empty without fences.
+    frontmatter: &'t str,
     /// The file's line of the frontmatter's first line, counted from 1.
     first_line: usize,
     body: &'t str,
-}
-
-enum Split<'t> {
-    Parts(Parts<'t>),
-    More,
 }
 
 /// Dashes, perhaps with a comment or the word `yaml` behind them.
@@ -206,17 +164,16 @@ fn opens(line: &str) -> bool {
 }
 
 /// Finds the fences. Blank lines before, spaces behind, text glued to the closing one, `...`
-/// instead of it, or none at all: all of that occurs.
-fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
+/// instead of it, or none at all: all of that occurs. `None` when the closing one may lie further down.
+fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<Parts<'t>> {
     let blank: usize =
         text.split_inclusive('\n').take_while(|line| line.trim().is_empty()).map(str::len).sum();
     let start = &text[blank..];
     let skipped = text[..blank].matches('\n').count();
-    let bare = |body| Split::Parts(Parts { frontmatter: None, first_line: 1, body });
     let opening = start.split_inclusive('\n').next().unwrap_or_default();
     if !opens(opening.trim_end()) {
         log.warn("no-frontmatter", Some(skipped + 1), "it does not start with `---`; it has no fields");
-        return bare(text);
+        return Some(Parts { frontmatter: "", first_line: 1, body: text });
     }
     if blank > 0 {
         log.warn("blank-start", Some(1), "blank lines stand before the frontmatter");
@@ -234,12 +191,12 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
                 log.warn("glued-fence", Some(first_line + number), "text stands behind the closing `---`");
                 &inside[at + (content.len() - glued.len())..]
             };
-            return Split::Parts(Parts { frontmatter: Some(&inside[..at]), first_line, body });
+            return Some(Parts { frontmatter: &inside[..at], first_line, body });
         }
         at += line.len();
     }
     if !whole && inside.len() < MAX_FRONTMATTER_BYTES {
-        return Split::More;
+        return None;
     }
     // No closing fence: the fields end where a line can be none.
     let field = |line: &&str| {
@@ -247,13 +204,10 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Split<'t> {
         !line.is_empty() && (line.starts_with([' ', '\t', '-', '#']) || line.contains(':'))
     };
     let end: usize = inside.split_inclusive('\n').take_while(field).map(str::len).sum();
-    log.warn(
-        "unclosed",
-        Some(first_line),
-        "the frontmatter is never closed; it was ended where its fields end",
-    );
-    let cut = (0..=end.min(MAX_FRONTMATTER_BYTES)).rev().find(|at| inside.is_char_boundary(*at)).unwrap_or(0);
-    Split::Parts(Parts { frontmatter: Some(&inside[..cut]), first_line, body: &inside[end..] })
+    let message = "the frontmatter is never closed; it was ended where its fields end";
+    log.warn("unclosed", Some(first_line), message);
+    let cut = inside.floor_char_boundary(end.min(MAX_FRONTMATTER_BYTES));
+    Some(Parts { frontmatter: &inside[..cut], first_line, body: &inside[end..] })
 }
 
 /// The first heading and the first paragraph of a text.
@@ -266,16 +220,13 @@ impl<'t> Derived<'t> {
     fn from(body: &'t str) -> Self {
         let (mut heading, mut paragraph) = (None, String::new());
         for line in body.lines().map(str::trim).take(200) {
-            let title = line.trim_start_matches('#');
-            if line.is_empty() {
+            let title = line.trim_start_matches('#').trim();
+            let is_heading = line.starts_with('#') && !title.is_empty();
+            if line.is_empty() || is_heading {
                 if !paragraph.is_empty() {
                     break;
                 }
-            } else if line.starts_with('#') && !title.trim().is_empty() {
-                if !paragraph.is_empty() {
-                    break;
-                }
-                heading = heading.or(Some(title.trim()));
+                heading = heading.or(is_heading.then_some(title));
             } else if !line.chars().all(|c| matches!(c, '-' | '=' | '*' | '_' | '#')) {
                 if !paragraph.is_empty() {
                     paragraph.push(' ');
@@ -367,13 +318,13 @@ mod tests {
         let head = |content: &str, whole| {
             read_head(content.as_bytes(), Size { whole, last: whole }, "my-skill", "SKILL.md")
         };
-        assert!(matches!(head("---\nname: my-skill\ndescription: lo", false), Head::More));
-        assert!(matches!(head("---\nname: my-skill\ndescription: lo", true), Head::Done(..)));
-        assert!(matches!(head("---\nname: my-skill\ndescription: d\n---\nHalf a bo", false), Head::Done(..)));
-        assert!(matches!(head("# No fence at all\nText", false), Head::Done(..)));
+        assert!(matches!(head("---\nname: my-skill\ndescription: lo", false), None));
+        assert!(matches!(head("---\nname: my-skill\ndescription: lo", true), Some(Ok(_))));
+        assert!(matches!(head("---\nname: my-skill\ndescription: d\n---\nHalf a bo", false), Some(Ok(_))));
+        assert!(matches!(head("# No fence at all\nText", false), Some(Ok(_))));
         let endless =
             format!("---\nname: my-skill\ndescription: d\nx: {}", "y".repeat(MAX_FRONTMATTER_BYTES));
-        assert!(matches!(head(&endless, false), Head::Done(..)));
+        assert!(matches!(head(&endless, false), Some(Ok(_))));
     }
 
     #[test]

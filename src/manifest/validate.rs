@@ -37,11 +37,11 @@ pub fn validate(content: &[u8], directory: &str) -> Vec<String> {
         ));
     }
     match fields.get("name") {
-        Some(name) => check_name(name, directory, &mut problems),
+        Some(name) => check_name(name.as_text(), directory, &mut problems),
         None => problems.push("Missing required field in frontmatter: name".to_owned()),
     }
     match fields.get("description") {
-        Some(description) => check_description(description, &mut problems),
+        Some(description) => check_description(description.as_text(), &mut problems),
         None => problems.push("Missing required field in frontmatter: description".to_owned()),
     }
     match fields.get("compatibility") {
@@ -111,8 +111,8 @@ fn python_strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }
 
-pub(super) fn check_name(name: &Yaml, directory: &str, problems: &mut Vec<String>) {
-    let Some(name) = name.as_text().map(python_strip).filter(|name| !name.is_empty()) else {
+pub(super) fn check_name(name: Option<&str>, directory: &str, problems: &mut Vec<String>) {
+    let Some(name) = name.map(python_strip).filter(|name| !name.is_empty()) else {
         problems.push("Field 'name' must be a non-empty string".to_owned());
         return;
     };
@@ -146,8 +146,8 @@ fn is_alphanumeric(c: char) -> bool {
     matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number)
 }
 
-pub(super) fn check_description(description: &Yaml, problems: &mut Vec<String>) {
-    match description.as_text() {
+pub(super) fn check_description(description: Option<&str>, problems: &mut Vec<String>) {
+    match description {
         Some(text) if !python_strip(text).is_empty() => {
             let count = text.chars().count();
             if count > MAX_DESCRIPTION_CHARS {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
 
@@ -14,7 +15,7 @@ use super::{Category, Resource, ResourceKind, Skill, SkillLibrary};
 use crate::backend::{Retries, S3Backend, SkillPlace, Union, UnionFile};
 use crate::cache::{Accept, Cached, Detail, Kept, Key};
 use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::{Diagnostic, Head, Severity, Size, read_description, read_head};
+use crate::manifest::{Diagnostic, Manifest, Severity, Size, read_description, read_head};
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::store::Meta;
 
@@ -33,19 +34,17 @@ const MANY: usize = 64;
 /// A skill, or what is to be said of what is none.
 type Outcome = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
 
-/// More of the file must be read.
-struct More;
-
-/// What one version of a skill's file says.
+/// What one version of a file says.
 #[derive(Debug)]
-struct KnownSkill {
+struct Known<T> {
     etag: Option<String>,
-    outcome: Outcome,
+    says: T,
 }
 
-impl Cached for KnownSkill {
+/// Of a skill's file.
+impl Cached for Known<Outcome> {
     fn weight(&self) -> Option<u64> {
-        let weight: usize = match &self.outcome {
+        let weight: usize = match &self.says {
             Ok(skill) => {
                 let resources: usize = skill.resources.iter().map(|file| file.path.len() + 60).sum();
                 3 * skill.manifest.frontmatter.len() + skill.path.as_str().len() * 2 + resources + 600
@@ -56,16 +55,10 @@ impl Cached for KnownSkill {
     }
 }
 
-/// What one version of a category's file says.
-#[derive(Debug)]
-struct KnownDescription {
-    etag: Option<String>,
-    description: Option<String>,
-}
-
-impl Cached for KnownDescription {
+/// Of a category's file.
+impl Cached for Known<Option<String>> {
     fn weight(&self) -> Option<u64> {
-        Some(self.description.as_ref().map_or(0, String::len) as u64)
+        Some(self.says.as_ref().map_or(0, String::len) as u64)
     }
 }
 
@@ -90,29 +83,24 @@ impl Cached for Catalog {
     }
 }
 
+/// The skills of a listing.
+type Listed<'u> = Vec<(&'u SkillPath, &'u SkillPlace)>;
+
 /// A skill of the union.
-struct Found<'u> {
+pub(super) struct Found<'u> {
     union: &'u Union,
     path: &'u SkillPath,
     place: &'u SkillPlace,
-    file: &'u UnionFile,
-    meta: &'u Meta,
-    location: VirtualPath,
+    pub(super) file: &'u UnionFile,
+    pub(super) location: VirtualPath,
 }
 
-/// The skills of a listing that are taken, and what is said of the others.
-pub(super) struct Selection<'u> {
-    pub(super) skills: Vec<(&'u SkillPath, &'u SkillPlace)>,
-    pub(super) diagnostics: Vec<Diagnostic>,
-}
-
-/// `None`, nothing and `all` mean every category.
-pub(super) fn category_path(category: Option<&str>) -> Result<Option<VirtualPath>> {
-    let category = category.map(|text| text.trim().trim_matches('/')).unwrap_or_default();
-    if category.is_empty() || category == "all" {
-        return Ok(None);
-    }
-    VirtualPath::in_skills(category).map(Some)
+/// One attempt at reading what a listing found.
+struct Attempt {
+    /// Whether a conflict is final.
+    last: bool,
+    /// Whether something could not be read.
+    failed: AtomicBool,
 }
 
 impl S3Backend {
@@ -159,9 +147,9 @@ impl S3Backend {
         let fetch = |_: Option<Kept<Catalog>>| {
             let (backend, union, category) = (self.clone(), union.clone(), category.map(str::to_owned));
             async move {
-                let failed = AtomicBool::new(false);
-                let library = backend.read_library(&union, category.as_deref(), last, &failed).await?;
-                let (plain, failed) = (union.plain_layers(), failed.into_inner());
+                let attempt = Attempt { last, failed: AtomicBool::new(false) };
+                let library = backend.read_library(&union, category.as_deref(), &attempt).await?;
+                let (plain, failed) = (union.plain_layers(), attempt.failed.into_inner());
                 Ok(Catalog { union: union.id(), library, plain, failed })
             }
         };
@@ -172,18 +160,17 @@ impl S3Backend {
         &self,
         union: &Arc<Union>,
         category: Option<&str>,
-        last: bool,
-        failed: &AtomicBool,
+        attempt: &Attempt,
     ) -> Result<SkillLibrary> {
-        let Selection { skills, mut diagnostics } = self.select(union, category);
+        let (skills, mut diagnostics) = self.select(union, category);
         let known = self.known_skills(union, &skills).await?;
-        let categories = self.categories(union, &skills, category, last, failed);
+        let categories = self.categories(union, &skills, category, attempt);
         // Made at once: a closure inside the stream would tie the future to this thread.
         let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
         let heads: Vec<_> = unknown
             .enumerate()
             .map(|(number, ((path, place), _))| async move {
-                Ok::<_, Error>((number, self.head_of(union, path, place, last, failed).await?))
+                Ok::<_, Error>((number, self.head_of(union, path, place, attempt).await?))
             })
             .collect();
         // Whichever is first: one that is slow does not hold up the others.
@@ -221,72 +208,85 @@ impl S3Backend {
 
     fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<Outcome> {
         let found = Found::new(union, path, place)?;
-        if let Some(kept) = self.cache().peek(&self.skill_key(&found)?)
-            && kept.value.etag == found.meta.etag
-            && found.meta.etag.is_some()
-        {
-            return Some(match &kept.value.outcome {
-                Err(said) => Err(said.clone()),
-                Ok(skill) => {
-                    let resources = resources(union, path, &place.file);
-                    match skill.resources == resources && skill.size == found.meta.size {
-                        true => Ok(skill.clone()),
-                        // Only its other files have changed.
-                        false => {
-                            let size = found.meta.size;
-                            let skill = Arc::new(Skill { size, resources, ..(**skill).clone() });
-                            self.keep_skill(&found, Ok(skill))
-                        }
-                    }
+        let meta = &found.file.meta;
+        let outcome = match self.recall(&self.skill_key(&found)?, meta) {
+            Some(Ok(skill)) => {
+                let resources = resources(union, path, &place.file);
+                if skill.resources == resources && skill.size == meta.size {
+                    return Some(Ok(skill));
                 }
-            });
-        }
-        let (text, size) = as_read(union.head(path.as_str())?, found.meta.size);
-        let outcome = self.judge(&found, &text, size).ok()?;
+                // Only its other files have changed.
+                Ok(Arc::new(Skill { size: meta.size, resources, ..Arc::unwrap_or_clone(skill) }))
+            }
+            Some(unusable) => return Some(unusable),
+            None => {
+                let (text, part) = as_read(union.head(path.as_str())?, meta.size);
+                self.judge(&found, &text, part)?
+            }
+        };
         Some(self.keep_skill(&found, outcome))
     }
 
     /// Of a skill, and not of its file alone: what the file says is judged by where it is.
-    fn skill_key(&self, found: &Found<'_>) -> Option<Key<KnownSkill>> {
+    fn skill_key(&self, found: &Found<'_>) -> Option<Key<Known<Outcome>>> {
         let about = self.about_file(&found.location, found.file).ok()?;
         Some(Key::new(about, Detail::named(found.path.as_str())))
     }
 
     fn keep_skill(&self, found: &Found<'_>, outcome: Outcome) -> Outcome {
         if let Some(key) = self.skill_key(found) {
-            let known = KnownSkill { etag: found.meta.etag.clone(), outcome: outcome.clone() };
-            self.cache().put(&key, self.cache().moment(&key), known);
+            self.keep(&key, &found.file.meta, outcome.clone());
         }
         outcome
     }
 
-    /// The listing that a category needs, and the category's path below `/skills`.
+    /// What is known of this version of a file.
+    fn recall<T: Clone>(&self, key: &Key<Known<T>>, meta: &Meta) -> Option<T>
+    where
+        Known<T>: Cached,
+    {
+        let kept = self.cache().peek(key)?;
+        (meta.etag.is_some() && kept.value.etag == meta.etag).then(|| kept.value.says.clone())
+    }
+
+    fn keep<T>(&self, key: &Key<Known<T>>, meta: &Meta, says: T)
+    where
+        Known<T>: Cached,
+    {
+        self.cache().put(key, self.cache().moment(key), Known { etag: meta.etag.clone(), says });
+    }
+
+    /// The listing that a category needs, and the category's path below `/skills`. `None`, nothing and `all` mean
+    /// every category.
     pub(super) async fn discover(&self, category: Option<&str>) -> Result<(Arc<Union>, Option<String>)> {
-        let path = category_path(category)?;
-        let union = match &path {
-            Some(path) => self.union_of_first(path).await?,
-            None => self.union_all().await?,
-        };
-        let relative = path.as_ref().map(|path| path.below_mount().to_owned());
-        if let (Some(path), Some(relative)) = (&path, &relative)
-            && !union.is_directory(relative)
-        {
-            union.check_complete(path)?;
-            let hint = "list the categories: `ls /skills`";
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no category `{relative}`"))
-                .at(path)
-                .with_hint(hint));
+        let category = category.map(|text| text.trim().trim_matches('/')).unwrap_or_default();
+        if category.is_empty() || category == "all" {
+            return Ok((self.union_all().await?, None));
         }
-        Ok((union, relative))
+        let path = VirtualPath::in_skills(category)?;
+        let union = self.union_of_first(&path).await?;
+        let relative = path.below_mount();
+        if !union.is_directory(relative) {
+            union.check_complete(&path)?;
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no category `{relative}`"))
+                .at(&path)
+                .with_hint("list the categories: `ls /skills`"));
+        }
+        let relative = relative.to_owned();
+        Ok((union, Some(relative)))
     }
 
     /// Which skills of a listing count, sorted by path.
-    pub(super) fn select<'u>(&self, union: &'u Union, category: Option<&str>) -> Selection<'u> {
-        let mut selection = Selection { skills: Vec::new(), diagnostics: Vec::new() };
+    pub(super) fn select<'u>(
+        &self,
+        union: &'u Union,
+        category: Option<&str>,
+    ) -> (Listed<'u>, Vec<Diagnostic>) {
+        let (mut skills, mut diagnostics) = (Vec::new(), Vec::new());
         let inside = |path: &str| is_within(path, category.unwrap_or_default());
         let mut say = |path: &str, severity, code, message: String| {
-            let file = format!("/skills/{path}").trim_end_matches('/').to_owned();
-            selection.diagnostics.push(Diagnostic { file, line: None, severity, code, message });
+            let file = format!("/skills/{path}");
+            diagnostics.push(Diagnostic::new(severity, code, file.trim_end_matches('/'), message));
         };
         if let Some(broken) = union.broken() {
             let (library, why) = (&broken.library, broken.error.message());
@@ -306,31 +306,19 @@ impl S3Backend {
         for (skill, place) in union.skills().filter(|(path, _)| inside(path.as_str())) {
             let path = skill.as_str();
             if path.split('/').any(|segment| segment.starts_with('.')) {
-                say(
-                    path,
-                    Severity::Info,
-                    "hidden",
-                    "it lies in a directory whose name starts with a dot".to_owned(),
-                );
+                let message = "it lies in a directory whose name starts with a dot".to_owned();
+                say(path, Severity::Info, "hidden", message);
             } else if path.split('/').count() > MAX_DEPTH {
-                say(
-                    path,
-                    Severity::Warning,
-                    "too-deep",
-                    format!("skills are found up to {MAX_DEPTH} directories deep"),
-                );
-            } else if selection.skills.len() == MAX_SKILLS {
-                say(
-                    path,
-                    Severity::Warning,
-                    "too-many",
-                    format!("of a library {MAX_SKILLS} skills are read"),
-                );
+                let message = format!("skills are found up to {MAX_DEPTH} directories deep");
+                say(path, Severity::Warning, "too-deep", message);
+            } else if skills.len() == MAX_SKILLS {
+                let message = format!("of a library {MAX_SKILLS} skills are read");
+                say(path, Severity::Warning, "too-many", message);
             } else {
-                selection.skills.push((skill, place));
+                skills.push((skill, place));
             }
         }
-        selection
+        (skills, diagnostics)
     }
 
     fn layer_name(&self, layer: usize) -> String {
@@ -346,63 +334,85 @@ impl S3Backend {
         union: &Union,
         path: &SkillPath,
         place: &SkillPlace,
-        last: bool,
-        failed: &AtomicBool,
+        attempt: &Attempt,
     ) -> Result<Outcome> {
         let Some(found) = Found::new(union, path, place) else { return Ok(Err(Vec::new())) };
-        let size = found.meta.size;
         let mut wanted = FIRST_BYTES;
         loop {
-            // The listing knows the size: an empty file needs no request.
-            let bytes = match size {
-                0 => bytes::Bytes::new(),
-                _ => {
-                    let wanted = wanted.min(size);
-                    match self.read_listed(&found.location, found.file, wanted).await {
-                        Ok(bytes) => bytes,
-                        Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
-                        Err(error) if is_about_one_file(&error) => {
-                            failed.store(true, Ordering::Relaxed);
-                            return Ok(Err(vec![found.unreadable(&error)]));
-                        }
-                        Err(error) => return Err(error),
-                    }
+            let bytes = match self.start_of(&found.location, found.file, wanted, attempt).await? {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    let message = format!("it cannot be read: {}", error.message());
+                    return Ok(Err(vec![found.say(Severity::Error, "unreadable", message)]));
                 }
             };
-            let whole = bytes.len() as u64 >= size;
+            let whole = bytes.len() as u64 >= found.file.meta.size;
             let part = Size { whole, last: whole || wanted >= MOST_BYTES };
             match self.judge(&found, &bytes, part) {
-                Ok(outcome) => return Ok(self.keep_skill(&found, outcome)),
-                Err(More) => wanted = MOST_BYTES,
+                Some(outcome) => return Ok(self.keep_skill(&found, outcome)),
+                None => wanted = MOST_BYTES,
             }
         }
     }
 
-    /// What the head of a skill's file says.
-    fn judge(&self, found: &Found<'_>, bytes: &[u8], part: Size) -> std::result::Result<Outcome, More> {
-        let Found { union, path, place, meta, location, .. } = found;
-        let (manifest, mut diagnostics) = match read_head(bytes, part, path.name(), location.as_str()) {
-            Head::More => return Err(More),
-            Head::Unusable(diagnostics) => return Ok(Err(diagnostics)),
-            Head::Done(manifest, diagnostics) => (manifest, diagnostics),
+    /// Reads the start of a file. The inner error is about this file alone: one bad skill never hides the others.
+    async fn start_of(
+        &self,
+        location: &VirtualPath,
+        file: &UnionFile,
+        most: u64,
+        attempt: &Attempt,
+    ) -> Result<Result<Bytes>> {
+        // The listing knows the size: an empty file needs no request.
+        if file.meta.size == 0 {
+            return Ok(Ok(Bytes::new()));
+        }
+        let read = self.read_listed(location, file, most.min(file.meta.size)).await;
+        match read.as_ref().err().map(Error::kind) {
+            Some(ErrorKind::Conflict) if !attempt.last => read.map(Ok),
+            Some(ErrorKind::Denied | ErrorKind::Corrupt | ErrorKind::Conflict | ErrorKind::TooLarge) => {
+                attempt.failed.store(true, Ordering::Relaxed);
+                Ok(read)
+            }
+            _ => read.map(Ok),
+        }
+    }
+
+    /// What the head of a skill's file says; `None` when more of it must be read.
+    fn judge(&self, found: &Found<'_>, bytes: &[u8], part: Size) -> Option<Outcome> {
+        let mut document = match read_head(bytes, part, found.path.name(), found.location.as_str())? {
+            Ok(document) => document,
+            Err(said) => return Some(Err(said)),
         };
-        if !manifest.described && !self.lists_undescribed_skills() {
-            return Ok(Err(diagnostics));
+        if !document.manifest.described && !self.lists_undescribed_skills() {
+            return Some(Err(document.diagnostics));
         }
-        if meta.size > LARGE_BYTES {
-            let message = format!("it has {} bytes; only its head was read", meta.size);
-            diagnostics.push(found.say(Severity::Warning, "large", message));
+        let size = found.file.meta.size;
+        if size > LARGE_BYTES {
+            let message = format!("it has {size} bytes; only its head was read");
+            document.diagnostics.push(found.say(Severity::Warning, "large", message));
         }
-        Ok(Ok(Arc::new(Skill {
+        Some(Ok(Arc::new(self.skill_of(found, document.manifest, document.diagnostics))))
+    }
+
+    /// A skill as its listing has it.
+    pub(super) fn skill_of(
+        &self,
+        found: &Found<'_>,
+        manifest: Manifest,
+        diagnostics: Vec<Diagnostic>,
+    ) -> Skill {
+        let Found { union, path, place, file, location } = found;
+        Skill {
             path: (*path).clone(),
             library: self.library_of(place.layer).cloned(),
-            manifest: *manifest,
-            size: meta.size,
-            etag: meta.etag.clone(),
+            manifest,
+            size: file.meta.size,
+            etag: file.meta.etag.clone(),
             resources: resources(union, path, &place.file),
             diagnostics,
             location: location.clone(),
-        })))
+        }
     }
 
     /// The categories of the skills, with their descriptions.
@@ -411,21 +421,15 @@ impl S3Backend {
         union: &Union,
         skills: &[(&SkillPath, &SkillPlace)],
         within: Option<&str>,
-        last: bool,
-        failed: &AtomicBool,
+        attempt: &Attempt,
     ) -> Result<Vec<Category>> {
-        let mut paths: BTreeSet<&str> = BTreeSet::new();
-        for (skill, _) in skills {
-            paths.extend(skill.parents());
-        }
+        let paths: BTreeSet<&str> = skills.iter().flat_map(|(skill, _)| skill.parents()).collect();
         let inside = |path: &&str| is_within(path, within.unwrap_or_default());
         let described = paths.into_iter().filter(inside).map(|path| async move {
             let file = format!("{path}/DESCRIPTION.md");
             let description = match (union.description(path), union.file(&file)) {
                 (Some(known), _) => known.map(str::to_owned),
-                (None, Some(found)) if found.meta.size > 0 => {
-                    self.description(&file, found, last, failed).await?
-                }
+                (None, Some(found)) if found.meta.size > 0 => self.description(&file, found, attempt).await?,
                 _ => None,
             };
             Ok(Category { path: path.to_owned(), description })
@@ -435,57 +439,29 @@ impl S3Backend {
     }
 
     /// What a category's `DESCRIPTION.md` says.
-    async fn description(
-        &self,
-        file: &str,
-        found: &UnionFile,
-        last: bool,
-        failed: &AtomicBool,
-    ) -> Result<Option<String>> {
-        let meta = &found.meta;
+    async fn description(&self, file: &str, found: &UnionFile, attempt: &Attempt) -> Result<Option<String>> {
         let location = VirtualPath::in_skills(file)?;
-        let key = Key::<KnownDescription>::new(self.about_file(&location, found)?, Detail::Only);
-        if let Some(kept) = self.cache().peek(&key)
-            && kept.value.etag == meta.etag
-            && meta.etag.is_some()
-        {
-            return Ok(kept.value.description.clone());
+        let key = Key::new(self.about_file(&location, found)?, Detail::Only);
+        if let Some(description) = self.recall(&key, &found.meta) {
+            return Ok(description);
         }
-        let bytes = match self.read_listed(&location, found, FIRST_BYTES.min(meta.size)).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::Conflict && !last => return Err(error),
-            Err(error) if is_about_one_file(&error) => {
-                failed.store(true, Ordering::Relaxed);
-                return Ok(None);
-            }
-            Err(error) => return Err(error),
-        };
-        let description = read_description(&bytes, bytes.len() as u64 >= meta.size);
-        let known = KnownDescription { etag: meta.etag.clone(), description: description.clone() };
-        self.cache().put(&key, self.cache().moment(&key), known);
+        let Ok(bytes) = self.start_of(&location, found, FIRST_BYTES, attempt).await? else { return Ok(None) };
+        let description = read_description(&bytes, bytes.len() as u64 >= found.meta.size);
+        self.keep(&key, &found.meta, description.clone());
         Ok(description)
     }
 }
 
 impl<'u> Found<'u> {
-    fn new(union: &'u Union, path: &'u SkillPath, place: &'u SkillPlace) -> Option<Self> {
+    pub(super) fn new(union: &'u Union, path: &'u SkillPath, place: &'u SkillPlace) -> Option<Self> {
         let location = path.join(&place.file).ok()?;
         let file = union.file(location.below_mount())?;
-        Some(Self { union, path, place, file, meta: &file.meta, location })
+        Some(Self { union, path, place, file, location })
     }
 
     fn say(&self, severity: Severity, code: &'static str, message: String) -> Diagnostic {
-        Diagnostic { file: self.location.to_string(), line: None, severity, code, message }
+        Diagnostic::new(severity, code, self.location.as_str(), message)
     }
-
-    fn unreadable(&self, error: &Error) -> Diagnostic {
-        self.say(Severity::Error, "unreadable", format!("it cannot be read: {}", error.message()))
-    }
-}
-
-/// Whether the other files may still be read: one bad skill never hides the others.
-fn is_about_one_file(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Denied | ErrorKind::Corrupt | ErrorKind::Conflict | ErrorKind::TooLarge)
 }
 
 /// The other files of a skill.

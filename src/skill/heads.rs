@@ -1,7 +1,7 @@
 //! The heads of skill files in an index: what makes a reader of the index see what a reader of the file sees.
 
 use crate::index::SkillHead;
-use crate::manifest::{Head, MAX_FRONTMATTER_BYTES, Size, read_head};
+use crate::manifest::{MAX_FRONTMATTER_BYTES, Size, read_head};
 use crate::path::SkillPath;
 
 /// A ranged read of this size holds all but one of 1,500 real frontmatters.
@@ -12,24 +12,29 @@ pub(crate) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
 /// What to put into an index for a skill: its frontmatter if that tells everything, otherwise as much of the file as
 /// a reader would read. `bytes` are the first [`MOST_BYTES`] of a file of this size; `None` when it is not text.
 pub(crate) fn head_of(skill: &SkillPath, bytes: &[u8], size: u64) -> Option<SkillHead> {
-    let read = |bytes: &[u8], part: Size| read_head(bytes, part, skill.name(), skill.as_str());
+    let read = |bytes: &[u8], part: Size| {
+        let read = read_head(bytes, part, skill.name(), skill.as_str())?;
+        Some(read.map(|document| (document.manifest, document.diagnostics)))
+    };
     // As much as discovery reads: a little first, then the rest.
     for most in [bytes.len().min(FIRST_BYTES as usize), bytes.len()] {
         let bytes = &bytes[..most];
-        let whole = most as u64 >= size;
-        let told = read(bytes, Size { whole, last: whole || most as u64 >= MOST_BYTES });
-        let frontmatter = match &told {
-            Head::More => continue,
-            Head::Done(manifest, _) => Some(SkillHead::Frontmatter(manifest.frontmatter.clone())),
-            Head::Unusable(_) => None,
-        };
+        let Some(told) = read(bytes, part_of(most as u64, size)) else { continue };
+        let frontmatter =
+            told.as_ref().ok().map(|(manifest, _)| SkillHead::Frontmatter(manifest.frontmatter.clone()));
         let start = String::from_utf8(bytes.to_vec()).ok().map(SkillHead::Start);
         return frontmatter.into_iter().chain(start).find(|head| {
             let (text, part) = as_read(head, size);
-            read(&text, part) == told
+            read(&text, part).as_ref() == Some(&told)
         });
     }
     None
+}
+
+/// The first bytes of a file of this size.
+pub(super) fn part_of(length: u64, size: u64) -> Size {
+    let whole = length >= size;
+    Size { whole, last: whole || length >= MOST_BYTES }
 }
 
 /// A head from an index as if it had been read from the file.
@@ -38,10 +43,6 @@ pub(super) fn as_read(head: &SkillHead, size: u64) -> (Vec<u8>, Size) {
         SkillHead::Frontmatter(text) => {
             (format!("---\n{text}---\n").into_bytes(), Size { whole: true, last: true })
         }
-        SkillHead::Start(text) => {
-            let whole = text.len() as u64 >= size;
-            let last = whole || text.len() as u64 >= MOST_BYTES;
-            (text.clone().into_bytes(), Size { whole, last })
-        }
+        SkillHead::Start(text) => (text.clone().into_bytes(), part_of(text.len() as u64, size)),
     }
 }

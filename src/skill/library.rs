@@ -34,38 +34,38 @@ pub struct SkillLibrary {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 struct Inner {
     skills: Vec<Arc<Skill>>,
     categories: Vec<Category>,
     diagnostics: Vec<Diagnostic>,
-    /// Catalogues that were asked for: the same ones are asked for again.
     #[serde(skip)]
-    rendered: Mutex<Vec<(CatalogFormat, Option<usize>, Budgeted)>>,
+    rendered: Rendered,
 }
 
-/// What was rendered belongs to the library that it was rendered from.
-impl Clone for Inner {
+/// Catalogues that were asked for: the same ones are asked for again. They belong to the library that they were
+/// rendered from, and are no part of what it says.
+#[derive(Debug, Default)]
+struct Rendered(Mutex<Vec<(CatalogFormat, Option<usize>, Budgeted)>>);
+
+impl Clone for Rendered {
     fn clone(&self) -> Self {
-        let Self { skills, categories, diagnostics, .. } = self;
-        Self {
-            skills: skills.clone(),
-            categories: categories.clone(),
-            diagnostics: diagnostics.clone(),
-            rendered: Mutex::default(),
-        }
+        Self::default()
     }
 }
 
-impl PartialEq for Inner {
-    fn eq(&self, other: &Self) -> bool {
-        self.skills == other.skills
-            && self.categories == other.categories
-            && self.diagnostics == other.diagnostics
+impl PartialEq for Rendered {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 
-impl Eq for Inner {}
+impl Eq for Rendered {}
+
+/// What each skill depends on.
+type Edges<'s> = BTreeMap<&'s SkillPath, BTreeSet<&'s SkillPath>>;
+/// Which skills depend on each.
+type Users<'s> = BTreeMap<&'s SkillPath, Vec<&'s SkillPath>>;
 
 /// The order in which skills build upon each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -87,7 +87,7 @@ impl SkillLibrary {
         categories: Vec<Category>,
         diagnostics: Vec<Diagnostic>,
     ) -> Self {
-        Self { inner: Arc::new(Inner { skills, categories, diagnostics, rendered: Mutex::default() }) }
+        Self { inner: Arc::new(Inner { skills, categories, diagnostics, rendered: Rendered::default() }) }
     }
 
     /// What it takes in memory, about.
@@ -116,7 +116,7 @@ impl SkillLibrary {
         budget: Option<usize>,
         render: impl FnOnce() -> Budgeted,
     ) -> Budgeted {
-        let rendered = || self.inner.rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let rendered = || self.inner.rendered.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |(known, most, _): &&(CatalogFormat, Option<usize>, Budgeted)| {
             *known == format && *most == budget
         };
@@ -172,9 +172,7 @@ impl SkillLibrary {
         let found: Vec<&Skill> = self.skills().filter(named).collect();
         match found[..] {
             [skill] => Ok(skill),
-            [] => Err(Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
-                .at(name)
-                .with_hint("list the skills, and name one by its path, such as `category/skill`")),
+            [] => Err(no_skill(name)),
             _ => {
                 let paths: Vec<_> = found.iter().map(|skill| format!("`{}`", skill.path)).collect();
                 let message =
@@ -214,7 +212,7 @@ impl SkillLibrary {
             Ok(at) => skills[at] = Arc::new(skill),
             Err(at) => skills.insert(at, Arc::new(skill)),
         }
-        inner.rendered = Mutex::default();
+        inner.rendered = Rendered::default();
     }
 
     /// The skills that an agent lists by name, in its order and each once, and what is to be said.
@@ -229,13 +227,16 @@ impl SkillLibrary {
                 Ok(skill) if skills.iter().any(|known| known.path == skill.path) => {}
                 Ok(skill) => skills.push(skill),
                 Err(error) if unknown == Unknown::Refuse => return Err(error),
-                Err(error) => diagnostics.push(Diagnostic {
-                    file: shorten(name),
-                    line: None,
-                    severity: Severity::Warning,
-                    code: if error.kind() == ErrorKind::Ambiguous { "ambiguous" } else { "unknown-skill" },
-                    message: error.message().to_owned(),
-                }),
+                Err(error) => {
+                    let code =
+                        if error.kind() == ErrorKind::Ambiguous { "ambiguous" } else { "unknown-skill" };
+                    diagnostics.push(Diagnostic::new(
+                        Severity::Warning,
+                        code,
+                        shorten(name),
+                        error.message(),
+                    ));
+                }
             }
         }
         Ok((skills, diagnostics))
@@ -245,7 +246,7 @@ impl SkillLibrary {
     #[must_use]
     pub fn dependencies(&self) -> Dependencies {
         let mut result = Dependencies::default();
-        let mut edges: BTreeMap<&SkillPath, BTreeSet<&SkillPath>> = BTreeMap::new();
+        let mut edges = Edges::new();
         for skill in self.skills() {
             let targets = edges.entry(&skill.path).or_default();
             for name in &skill.manifest.depends {
@@ -257,7 +258,13 @@ impl SkillLibrary {
                 }
             }
         }
-        result.cycles = cycles(&edges);
+        let mut users = Users::new();
+        for (path, targets) in &edges {
+            for target in targets {
+                users.entry(target).or_default().push(path);
+            }
+        }
+        result.cycles = cycles(&edges, &users);
         for cycle in result.cycles.clone() {
             for path in &cycle {
                 edges.remove(path);
@@ -268,21 +275,16 @@ impl SkillLibrary {
                 result.say(skill, "dependency-cycle", message);
             }
         }
-        self.order(&edges, &mut result);
+        self.order(&edges, &users, &mut result);
         result
     }
 
     /// Kahn's order; what lies in a circle is gone from the edges already.
-    fn order(&self, edges: &BTreeMap<&SkillPath, BTreeSet<&SkillPath>>, result: &mut Dependencies) {
-        let mut waiting: BTreeMap<&SkillPath, usize> = BTreeMap::new();
-        let mut users: BTreeMap<&SkillPath, Vec<&SkillPath>> = BTreeMap::new();
-        for (path, targets) in edges {
-            let known = targets.iter().filter(|target| edges.contains_key(*target));
-            waiting.insert(path, known.clone().count());
-            for target in known {
-                users.entry(target).or_default().push(path);
-            }
-        }
+    fn order<'s>(&self, edges: &Edges<'s>, users: &Users<'s>, result: &mut Dependencies) {
+        let known =
+            |targets: &BTreeSet<_>| targets.iter().filter(|target| edges.contains_key(*target)).count();
+        let mut waiting: BTreeMap<&SkillPath, usize> =
+            edges.iter().map(|(path, targets)| (*path, known(targets))).collect();
         let mut ready: BTreeSet<&SkillPath> =
             waiting.iter().filter(|(_, count)| **count == 0).map(|(path, _)| *path).collect();
         let mut depth: BTreeMap<&SkillPath, usize> = BTreeMap::new();
@@ -323,19 +325,19 @@ impl SkillLibrary {
 
 impl Dependencies {
     fn say(&mut self, skill: &Skill, code: &'static str, message: String) {
-        let file = skill.location.to_string();
-        self.diagnostics.push(Diagnostic { file, line: None, severity: Severity::Warning, code, message });
+        let file = skill.location.as_str();
+        self.diagnostics.push(Diagnostic::new(Severity::Warning, code, file, message));
     }
 }
 
+pub(super) fn no_skill(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
+        .at(name)
+        .with_hint("list the skills, and name one by its path, such as `category/skill`")
+}
+
 /// The sets of skills that reach each other, each sorted, sorted: Kosaraju's two walks.
-fn cycles(edges: &BTreeMap<&SkillPath, BTreeSet<&SkillPath>>) -> Vec<Vec<SkillPath>> {
-    let mut users: BTreeMap<&SkillPath, Vec<&SkillPath>> = BTreeMap::new();
-    for (path, targets) in edges {
-        for target in targets {
-            users.entry(target).or_default().push(path);
-        }
-    }
+fn cycles<'s>(edges: &Edges<'s>, users: &Users<'s>) -> Vec<Vec<SkillPath>> {
     // First walk: in which order skills are done with all below them.
     let (mut seen, mut done) = (BTreeSet::new(), Vec::new());
     for start in edges.keys() {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use serde::Serialize;
 use tracing::instrument;
 
-use super::discover::{Selection, resources};
+use super::discover::{Found, resources};
+use super::library::no_skill;
 use super::{CatalogFormat, Resource, Skill};
-use crate::backend::{Retries, S3Backend, SkillPlace, TextFile, Union};
+use crate::backend::{Retries, S3Backend, TextFile, Union};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::manifest::{Diagnostic, Document};
+use crate::manifest::{Diagnostic, Document, why_unusable};
 use crate::path::{SkillPath, VirtualPath};
 
 /// How many resources a loaded skill names; the others are counted.
@@ -68,7 +69,7 @@ impl S3Backend {
         category: Option<&str>,
     ) -> Result<(Vec<String>, Vec<Diagnostic>)> {
         let (union, category) = self.discover(category).await?;
-        let Selection { skills, diagnostics } = self.select(&union, category.as_deref());
+        let (skills, diagnostics) = self.select(&union, category.as_deref());
         Ok((skills.into_iter().map(|(path, _)| path.to_string()).collect(), diagnostics))
     }
 
@@ -142,31 +143,20 @@ impl S3Backend {
 
     async fn load_once(&self, skill: &str, last: bool) -> Result<LoadedSkill> {
         let (union, path) = self.find_skill(skill, last).await?;
-        let Some(place) = union.skill(path.as_str()).cloned() else { return Err(no_skill(skill)) };
-        self.load_place(&union, &path, &place).await
-    }
-
-    async fn load_place(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Result<LoadedSkill> {
-        let location = path.join(&place.file)?;
-        let Some(listed) = union.file(location.below_mount()) else { return Err(no_skill(path.as_str())) };
-        let file = self.read_version(&location, listed).await?;
-        let loaded = Document::load(file.content.as_bytes(), path.name(), location.as_str());
-        let document = loaded.map_err(|said| {
-            let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
+        let place = union.skill(path.as_str());
+        let found =
+            place.and_then(|place| Found::new(&union, &path, place)).ok_or_else(|| no_skill(skill))?;
+        let location = &found.location;
+        let file = self.read_version(location, found.file).await?;
+        let document = Document::load(file.content.as_bytes(), path.name(), location.as_str());
+        let document = document.map_err(|said| {
+            let why = why_unusable(&said);
             Error::new(ErrorKind::InvalidSkill, format!("`{location}` cannot be used: {why}"))
-                .at(&location)
+                .at(location)
                 .with_hint("give it a frontmatter with a name and a description, and instructions below")
         })?;
-        let skill = Skill {
-            path: path.clone(),
-            library: self.library_of(place.layer).cloned(),
-            manifest: document.manifest,
-            size: file.size,
-            etag: file.etag,
-            resources: resources(union, path, &place.file),
-            diagnostics: document.diagnostics,
-            location,
-        };
+        let skill = self.skill_of(&found, document.manifest, document.diagnostics);
+        let skill = Skill { size: file.size, etag: file.etag, ..skill };
         Ok(LoadedSkill { skill, content: file.content, body: document.body })
     }
 
@@ -184,10 +174,8 @@ impl S3Backend {
                 break found?;
             }
         };
-        match union.skill(path.as_str()) {
-            Some(place) => Ok(resources(&union, &path, &place.file)),
-            None => Err(no_skill(skill)),
-        }
+        let place = union.skill(path.as_str()).ok_or_else(|| no_skill(skill))?;
+        Ok(resources(&union, &path, &place.file))
     }
 
     /// Tier 3: one file of a skill, as text. Its path is relative to the skill's directory, and cannot
@@ -263,12 +251,6 @@ fn skill_name(name: &str) -> &str {
     }
 }
 
-fn no_skill(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no skill `{}`", shorten(name)))
-        .at(name)
-        .with_hint("list the skills, and name one by its path, such as `category/skill`")
-}
-
 /// Text as a double-quoted YAML scalar.
 fn yaml_text(text: &str) -> String {
     let mut out = "\"".to_owned();
@@ -291,7 +273,7 @@ pub(super) fn in_memory(path: &str, content: &str) -> Result<Skill> {
     };
     let location = skill.join("SKILL.md")?;
     let document = Document::load(content.as_bytes(), skill.name(), location.as_str()).map_err(|said| {
-        let why = said.last().map_or("there is nothing in it", |diagnostic| diagnostic.message.as_str());
+        let why = why_unusable(&said);
         Error::new(ErrorKind::InvalidSkill, format!("the skill `{skill}` cannot be used: {why}"))
             .at(&location)
     })?;

@@ -26,13 +26,7 @@ pub struct LocalSkill {
 pub fn check_folder(folder: &Path) -> Vec<LocalSkill> {
     let failed = |problem: String| {
         let file = folder.display().to_string();
-        let said = Diagnostic {
-            file,
-            line: None,
-            severity: Severity::Error,
-            code: "no-skill",
-            message: problem.clone(),
-        };
+        let said = Diagnostic::new(Severity::Error, "no-skill", file, problem.as_str());
         vec![LocalSkill { path: folder.to_owned(), problems: vec![problem], loaded: Err(vec![said]) }]
     };
     if !folder.exists() {
@@ -75,33 +69,24 @@ fn find(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, PathBuf)>) {
 fn check(folder: PathBuf, file: &Path) -> LocalSkill {
     let name = file.display().to_string();
     let unreadable = |message: String| {
-        let said = Diagnostic {
-            file: name.clone(),
-            line: None,
-            severity: Severity::Error,
-            code: "unreadable",
-            message,
-        };
-        (vec![format!("SKILL.md cannot be read: {}", said.message)], Err(vec![said]))
+        let problem = format!("SKILL.md cannot be read: {message}");
+        (vec![problem], Err(vec![Diagnostic::new(Severity::Error, "unreadable", name.as_str(), message)]))
     };
-    let size = file.metadata().map(|meta| meta.len());
-    let (problems, loaded) = match size {
-        Ok(size) if size > MAX_FILE_BYTES => {
-            unreadable(format!("it has {size} bytes; {MAX_FILE_BYTES} are read at most"))
+    let content = match file.metadata() {
+        Ok(meta) if meta.len() > MAX_FILE_BYTES => {
+            Err(format!("it has {} bytes; {MAX_FILE_BYTES} are read at most", meta.len()))
         }
-        _ => match std::fs::read(file) {
-            Ok(content) => {
-                // `.` has no name of its own.
-                let full = match folder.file_name() {
-                    Some(_) => folder.clone(),
-                    None => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
-                };
-                let directory = full.file_name().unwrap_or_default().to_string_lossy().into_owned();
-                judge(&content, &file.file_name().unwrap_or_default().to_string_lossy(), &directory, &name)
-            }
-            Err(error) => unreadable(error.to_string()),
-        },
+        _ => std::fs::read(file).map_err(|error| error.to_string()),
     };
+    let (problems, loaded) = content.map_or_else(unreadable, |content| {
+        // `.` has no name of its own.
+        let full = match folder.file_name() {
+            Some(_) => folder.clone(),
+            None => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
+        };
+        let last = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        judge(&content, &last(file), &last(&full), &name)
+    });
     LocalSkill { path: folder, problems, loaded }
 }
 

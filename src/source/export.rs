@@ -15,7 +15,7 @@ use super::SkillFiles;
 use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
-use crate::manifest::Document;
+use crate::manifest::{Document, why_unusable};
 use crate::path::SkillPath;
 
 const MAX_NAME_BYTES: usize = 64;
@@ -117,7 +117,7 @@ fn document(skill: &SkillFiles) -> Result<Document> {
     };
     let file = skill.skill_file().ok_or_else(|| unusable("it has no SKILL.md"))?;
     Document::load(&file.read()?, skill.name(), &format!("{}/{}", skill.path, file.name))
-        .map_err(|said| unusable(said.last().map_or("there is nothing in it", |said| &said.message)))
+        .map_err(|said| unusable(why_unusable(&said)))
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {

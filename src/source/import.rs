@@ -10,7 +10,7 @@ use super::tools;
 use super::{Kept, Origin, OriginKind, SkillFiles, Source, SourceCategory, SourceFile, SourceSkill};
 use crate::entry::format_time;
 use crate::error::Result;
-use crate::manifest::{Diagnostic, Document, Severity, Yaml};
+use crate::manifest::{Diagnostic, Document, Severity, Yaml, why_unusable};
 use crate::path::is_within;
 use crate::skill::{Dependencies, Skill, SkillLibrary};
 
@@ -166,8 +166,7 @@ fn decide<'s>(
     let document = match &skill.loaded {
         Ok(document) => document,
         Err(said) => {
-            let why = said.last().map_or("there is nothing in it", |said| said.message.as_str());
-            return refuse(format!("its SKILL.md cannot be used: {why}"), Vec::new());
+            return refuse(format!("its SKILL.md cannot be used: {}", why_unusable(said)), Vec::new());
         }
     };
     let dangerous = dangerous(document);
@@ -184,7 +183,7 @@ fn decide<'s>(
     let mut diagnostics = document.diagnostics.clone();
     let mut warn = |code: &'static str, message: String| {
         let file = format!("{}/SKILL.md", skill.path);
-        diagnostics.push(Diagnostic { file, line: None, severity: Severity::Warning, code, message });
+        diagnostics.push(Diagnostic::new(Severity::Warning, code, file, message));
     };
     let missing: Vec<String> = tools::missing(&document.manifest).into_iter().collect();
     if !missing.is_empty() {
