@@ -318,7 +318,7 @@ mod tests {
         let head = |content: &str, whole| {
             read_head(content.as_bytes(), Size { whole, last: whole }, "my-skill", "SKILL.md")
         };
-        assert!(matches!(head("---\nname: my-skill\ndescription: lo", false), None));
+        assert!(head("---\nname: my-skill\ndescription: lo", false).is_none());
         assert!(matches!(head("---\nname: my-skill\ndescription: lo", true), Some(Ok(_))));
         assert!(matches!(head("---\nname: my-skill\ndescription: d\n---\nHalf a bo", false), Some(Ok(_))));
         assert!(matches!(head("# No fence at all\nText", false), Some(Ok(_))));

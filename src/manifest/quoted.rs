@@ -24,15 +24,12 @@ impl Quoted {
         Self { quote, text: String::new(), kept: 0, blank: 0, first: true, escaped_break: false }
     }
 
-    pub(super) fn next_line(&mut self) {
-        self.first = false;
-    }
-
     /// Takes a line; tells where behind the closing quote it goes on, `None` when it is not there.
     pub(super) fn feed(&mut self, line: &str) -> Result<Option<usize>, String> {
-        let content = if self.first { line } else { line.trim_start_matches([' ', '\t']) };
+        let first = std::mem::take(&mut self.first);
+        let content = if first { line } else { line.trim_start_matches([' ', '\t']) };
         let offset = line.len() - content.len();
-        if !self.first {
+        if !first {
             if content.is_empty() {
                 self.blank += 1;
                 return Ok(None);
@@ -77,13 +74,7 @@ impl Quoted {
         escape: char,
         chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>,
     ) -> Result<(), String> {
-        let digits = match escape {
-            'x' => 2,
-            'u' => 4,
-            'U' => 8,
-            _ => 0,
-        };
-        if digits > 0 {
+        let mut hex = |digits: usize| {
             let mut code = 0u32;
             for _ in 0..digits {
                 let digit = chars.next().and_then(|(_, c)| c.to_digit(16));
@@ -91,10 +82,12 @@ impl Quoted {
                     + digit.ok_or_else(|| format!("`\\{escape}` wants {digits} hex digits"))?;
             }
             // Half a surrogate pair is no character.
-            self.text.push(char::from_u32(code).unwrap_or('\u{fffd}'));
-            return Ok(());
-        }
+            Ok::<_, String>(char::from_u32(code).unwrap_or('\u{fffd}'))
+        };
         self.text.push(match escape {
+            'x' => hex(2)?,
+            'u' => hex(4)?,
+            'U' => hex(8)?,
             '0' => '\0',
             'a' => '\u{7}',
             'b' => '\u{8}',
@@ -104,10 +97,7 @@ impl Quoted {
             'f' => '\u{c}',
             'r' => '\r',
             'e' => '\u{1b}',
-            ' ' => ' ',
-            '"' => '"',
-            '/' => '/',
-            '\\' => '\\',
+            ' ' | '"' | '/' | '\\' => escape,
             'N' => '\u{85}',
             '_' => '\u{a0}',
             'L' => '\u{2028}',
@@ -124,10 +114,7 @@ mod tests {
 
     fn read(quote: char, lines: &[&str]) -> Result<Option<String>, String> {
         let mut quoted = Quoted::new(quote);
-        for (number, line) in lines.iter().enumerate() {
-            if number > 0 {
-                quoted.next_line();
-            }
+        for line in lines {
             if quoted.feed(line)?.is_some() {
                 return Ok(Some(quoted.text));
             }

@@ -1,29 +1,20 @@
 //! Frontmatter that is almost YAML: how people write it, and what they meant.
 
 use super::Log;
-use super::yaml::{self, Yaml, YamlError};
+use super::yaml::{self, Yaml};
 
 /// Parses frontmatter, however it is written. `first_line` is the file's line of its first line.
 pub(super) fn fields(text: &str, first_line: usize, log: &mut Log<'_>) -> Yaml {
-    let line_of = |error: &YamlError| Some(first_line + error.line - 1);
     let error = match yaml::parse(text) {
         Ok(parsed) => return checked(parsed, first_line, log),
         Err(error) => error,
     };
-    let repaired = quote_values(text);
-    if let Ok(parsed) = yaml::parse(&repaired) {
-        log.warn(
-            "quoted",
-            line_of(&error),
-            format!("no valid YAML ({}); values were read as if they were quoted", error.message),
-        );
+    let (line, why) = (Some(first_line + error.line - 1), format!("no valid YAML ({})", error.message));
+    if let Ok(parsed) = yaml::parse(&quote_values(text)) {
+        log.warn("quoted", line, format!("{why}; values were read as if they were quoted"));
         return checked(parsed, first_line, log);
     }
-    log.warn(
-        "line-wise",
-        line_of(&error),
-        format!("no valid YAML ({}); its lines were read one by one", error.message),
-    );
+    log.warn("line-wise", line, format!("{why}; its lines were read one by one"));
     by_lines(text)
 }
 
@@ -34,11 +25,8 @@ fn checked((tree, duplicates): (Yaml, Vec<String>), first_line: usize, log: &mut
             0 => String::new(),
             more => format!(", and {more} more like it"),
         };
-        log.warn(
-            "duplicate-key",
-            None,
-            format!("the key `{key}` stands twice{more}; the first value counts"),
-        );
+        let message = format!("the key `{key}` stands twice{more}; the first value counts");
+        log.warn("duplicate-key", None, message);
     }
     match tree {
         Yaml::Map(_) => tree,
@@ -78,22 +66,16 @@ fn quote_values(text: &str) -> String {
     while let Some(line) = lines.next() {
         let indent = indent_of(line);
         let (margin, rest) = (line[..indent].replace('\t', "  "), &line[indent..]);
-        out.push_str(&margin);
         let Some((key, value)) = key_line(rest) else {
-            out.push_str(&rest.replace('\t', " "));
-            out.push('\n');
+            out += &format!("{margin}{}\n", rest.replace('\t', " "));
             continue;
         };
-        let deeper = |next: &&str| next.trim().is_empty() || indent_of(next) > indent;
-        out.push_str(key);
-        out.push(':');
+        out += &format!("{margin}{key}:");
         if is_block_header(value) {
-            out.push(' ');
-            out.push_str(value);
-            out.push('\n');
+            out += &format!(" {value}\n");
+            let deeper = |next: &&str| next.trim().is_empty() || indent_of(next) > indent;
             while let Some(next) = lines.next_if(deeper) {
-                out.push_str(&next.replace('\t', "  "));
-                out.push('\n');
+                out += &format!("{}\n", next.replace('\t', "  "));
             }
             continue;
         }
@@ -101,7 +83,6 @@ fn quote_values(text: &str) -> String {
             out.push('\n');
             continue;
         }
-        out.push(' ');
         let mut whole = value.to_owned();
         if is_plain(value) && without_comment(value) == value {
             // The lines below a plain value go on with it.
@@ -111,14 +92,14 @@ fn quote_values(text: &str) -> String {
             }
         }
         let core = without_comment(&whole);
-        if wants_quotes(core) {
-            push_quoted(&mut out, core);
+        let written = if wants_quotes(core) {
+            quoted(core)
         } else if is_double_quoted(core) {
-            out.push_str(&join_surrogates(core));
+            join_surrogates(core)
         } else {
-            out.push_str(&whole.replace('\t', " "));
-        }
-        out.push('\n');
+            whole.replace('\t', " ")
+        };
+        out += &format!(" {written}\n");
     }
     out
 }
@@ -166,19 +147,8 @@ fn is_double_quoted(value: &str) -> bool {
     value.len() > 1 && value.starts_with('"') && value.ends_with('"')
 }
 
-fn push_quoted(out: &mut String, value: &str) {
-    out.push('"');
-    for c in value.chars() {
-        match c {
-            '"' | '\\' => {
-                out.push('\\');
-                out.push(c);
-            }
-            '\t' => out.push_str("\\t"),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t"))
 }
 
 /// JSON writes 🦀 as two escapes, which YAML does not know.
@@ -217,8 +187,7 @@ fn by_lines(text: &str) -> Yaml {
             Some((key, value)) => chunks.push((key, value, format!("{line}\n"))),
             None => {
                 if let Some((_, _, chunk)) = chunks.last_mut() {
-                    chunk.push_str(line);
-                    chunk.push('\n');
+                    *chunk += &format!("{line}\n");
                 }
             }
         }

@@ -64,15 +64,15 @@ impl Parser {
     fn skip_to_content(&mut self) -> Result<Option<usize>> {
         while self.row < self.lines.len() {
             let line = self.line();
-            let rest = line.trim_start_matches(' ');
-            if line == "..." || line.starts_with("... ") {
+            if ends_document(line) {
                 return self.end_of_document();
             }
-            if rest.starts_with('\t') {
+            let indent = indent_of(line);
+            if line[indent..].starts_with('\t') {
                 return Err(self.error("a tab cannot stand here; indent with spaces"));
             }
-            if !rest.is_empty() && !rest.starts_with('#') {
-                return Ok(Some(line.len() - rest.len()));
+            if !is_blank(line) {
+                return Ok(Some(indent));
             }
             self.row += 1;
         }
@@ -82,8 +82,8 @@ impl Parser {
     /// Behind `...` only comments may follow.
     fn end_of_document(&mut self) -> Result<Option<usize>> {
         for row in self.row + 1..self.lines.len() {
-            let rest = self.lines[row].trim_start_matches(' ');
-            if !(rest.is_empty() || rest.starts_with('#') || rest == "...") {
+            let line = &self.lines[row];
+            if !is_blank(line) && line.trim_start_matches(' ') != "..." {
                 self.row = row;
                 return Err(self.error("there is more behind the end of the document"));
             }
@@ -99,7 +99,7 @@ impl Parser {
             return Err(self.error("it is nested too deeply"));
         }
         let line = self.line();
-        let indent = line.len() - line.trim_start_matches(' ').len();
+        let indent = indent_of(line);
         let node = if is_item(&line[indent..]) {
             self.sequence(indent)?
         } else if is_long_key(&line[indent..]) || self.find_key(indent)?.is_some() {
@@ -114,24 +114,21 @@ impl Parser {
     fn sequence(&mut self, indent: usize) -> Result<Yaml> {
         let mut items = Vec::new();
         while self.skip_to_content()? == Some(indent) && is_item(&self.line()[indent..]) {
-            // What follows the dash is a block of its own, indented to where it stands.
-            let rest = self.line()[indent + 1..].to_owned();
-            let content = rest.trim_start_matches(' ');
-            if content.is_empty() || content.starts_with('#') {
-                self.row += 1;
-                items.push(self.nested(indent, false)?);
-                continue;
-            }
-            let column = indent + 1 + (rest.len() - content.len());
-            let row = self.row;
-            self.lines[row] = format!("{}{content}", " ".repeat(column));
-            items.push(self.item_content(indent, column)?);
+            items.push(self.behind_mark(indent)?);
         }
         self.check_dedent(indent)?;
         Ok(Yaml::List(items))
     }
 
-    fn item_content(&mut self, indent: usize, column: usize) -> Result<Yaml> {
+    /// What follows a dash or a question mark: a block of its own, indented to where it stands.
+    fn behind_mark(&mut self, indent: usize) -> Result<Yaml> {
+        let rest = &self.line()[indent + 1..];
+        if is_blank(rest) {
+            self.row += 1;
+            return self.nested(indent, false);
+        }
+        let column = indent + 1 + indent_of(rest);
+        self.lines[self.row].replace_range(..column, &" ".repeat(column));
         if is_item(&self.line()[column..]) || self.find_key(column)?.is_some() {
             return self.block(Some(indent));
         }
@@ -176,18 +173,9 @@ impl Parser {
 
     /// `? key`, then perhaps `: value` on a line of its own: its text, and where its value begins.
     fn long_key(&mut self, indent: usize) -> Result<(String, Option<usize>)> {
-        let rest = self.line()[indent + 1..].to_owned();
-        let content = rest.trim_start_matches(' ');
-        let key = if content.is_empty() || content.starts_with('#') {
-            self.row += 1;
-            self.nested(indent, false)?
-        } else {
-            let column = indent + 1 + (rest.len() - content.len());
-            let row = self.row;
-            self.lines[row] = format!("{}{content}", " ".repeat(column));
-            self.item_content(indent, column)?
+        let Yaml::Text(key) = self.behind_mark(indent)? else {
+            return Err(self.error("a key is text, not a list or a map"));
         };
-        let Yaml::Text(key) = key else { return Err(self.error("a key is text, not a list or a map")) };
         let next = self.skip_to_content()?;
         let has_value = next == Some(indent) && ends_key(&self.line()[indent..]);
         Ok((key, has_value.then_some(indent + 1)))
@@ -195,12 +183,7 @@ impl Parser {
 
     /// Where the block below a row starts.
     fn column_below(&self, row: usize) -> usize {
-        let below = self.lines[row + 1..].iter().map(|line| (line, line.trim_start_matches(' ')));
-        below
-            .filter(|(_, rest)| !rest.is_empty() && !rest.starts_with('#'))
-            .map(|(line, rest)| line.len() - rest.len())
-            .next()
-            .unwrap_or(0)
+        self.lines[row + 1..].iter().find(|line| !is_blank(line)).map_or(0, |line| indent_of(line))
     }
 
     /// Behind a collection the next line is less indented, or as much in a list below its key.
@@ -213,14 +196,13 @@ impl Parser {
 
     /// The value of a key, `after` bytes into the line.
     fn value(&mut self, indent: usize, after: usize) -> Result<Yaml> {
-        let rest = self.line()[after..].to_owned();
-        let content = rest.trim_start_matches(' ');
-        if content.is_empty() || (content.starts_with('#') && content.len() < rest.len()) {
+        let rest = &self.line()[after..];
+        if nothing_follows(rest) {
             self.row += 1;
             return self.nested(indent, true);
         }
-        let column = after + (rest.len() - content.len());
-        if is_item(content) {
+        let column = after + indent_of(rest);
+        if is_item(&self.line()[column..]) {
             return Err(self.error("a list cannot begin on the line of its key"));
         }
         self.scalar(column, Some(indent))
@@ -239,20 +221,13 @@ impl Parser {
 
     /// A key at this column: its text, and where its value begins.
     fn find_key(&self, column: usize) -> Result<Option<(String, usize)>> {
-        let line = self.line();
-        let rest = &line[column..];
+        let rest = &self.line()[column..];
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
-        let Some(quote) = quote else {
-            return self.find_plain_key(column);
-        };
+        let Some(quote) = quote else { return self.find_plain_key(column) };
         let mut quoted = Quoted::new(quote);
         let Some(end) = quoted.feed(&rest[1..]).map_err(|m| self.error(m))? else { return Ok(None) };
-        let after = &rest[1 + end..];
-        let colon = after.trim_start_matches(' ');
-        if !ends_key(colon) {
-            return Ok(None);
-        }
-        Ok(Some((quoted.text, column + 1 + end + (after.len() - colon.len()) + 1)))
+        let colon = 1 + end + indent_of(&rest[1 + end..]);
+        Ok(ends_key(&rest[colon..]).then_some((quoted.text, column + colon + 1)))
     }
 
     fn find_plain_key(&self, column: usize) -> Result<Option<(String, usize)>> {
@@ -264,9 +239,7 @@ impl Parser {
             }
             if c == ':' && ends_key(&rest[at..]) {
                 let key = &rest[..at];
-                if rest.chars().take(MAX_KEY_CHARS + 1).count() > MAX_KEY_CHARS
-                    && key.chars().count() > MAX_KEY_CHARS
-                {
+                if key.chars().nth(MAX_KEY_CHARS).is_some() {
                     return Err(self.error("a key is too long"));
                 }
                 if key.contains('\t') {
@@ -330,13 +303,9 @@ impl Parser {
                 self.row += 1;
             }
             let next = self.line();
-            let rest = next.trim_start_matches(' ');
-            let indent = next.len() - rest.len();
+            let (indent, rest) = (indent_of(next), next.trim_start_matches(' '));
             let deeper = parent.is_none_or(|parent| indent > parent);
-            if self.row >= self.lines.len() || !deeper || next == "..." || next.starts_with("... ") {
-                return Ok(text);
-            }
-            if rest.starts_with('#') {
+            if self.row >= self.lines.len() || !deeper || ends_document(next) || rest.starts_with('#') {
                 return Ok(text);
             }
             if comment {
@@ -367,10 +336,7 @@ impl Parser {
         let mut line = first.to_owned();
         loop {
             if let Some(end) = quoted.feed(&line).map_err(|m| self.error(m))? {
-                let after = &line[end..];
-                let rest = after.trim_start_matches(' ');
-                let comment = rest.starts_with('#') && rest.len() < after.len();
-                if !(rest.is_empty() || comment) {
+                if !nothing_follows(&line[end..]) {
                     return Err(self.error("there is text behind the closing quote"));
                 }
                 self.row += 1;
@@ -382,10 +348,9 @@ impl Parser {
                 return Err(self.error("the quote is never closed"));
             }
             self.line().clone_into(&mut line);
-            if line == "..." || line.starts_with("... ") {
+            if ends_document(&line) {
                 return Err(self.error("the document ends inside a quote"));
             }
-            quoted.next_line();
         }
     }
 
@@ -400,8 +365,7 @@ impl Parser {
                 _ => return Err(self.error("a block text begins on the next line")),
             }
         }
-        let rest_text = rest.trim_start_matches(' ');
-        if !(rest_text.is_empty() || (rest_text.starts_with('#') && rest.len() > rest_text.len())) {
+        if !nothing_follows(rest) {
             return Err(self.error("a block text begins on the next line"));
         }
         self.row += 1;
@@ -410,18 +374,15 @@ impl Parser {
             Some(more) => parent.unwrap_or(0) + more as usize,
             None => self.lines[self.row.min(self.lines.len())..]
                 .iter()
-                .map(|line| (line, line.trim_start_matches(' ')))
-                .find(|(_, rest)| !rest.is_empty())
-                .map_or(least, |(line, rest)| line.len() - rest.len())
-                .max(least),
+                .find(|line| !line.trim_matches(' ').is_empty())
+                .map_or(least, |line| indent_of(line).max(least)),
         };
         let mut lines: Vec<String> = Vec::new();
         while self.row < self.lines.len() {
             let line = self.line();
-            let spaces = line.len() - line.trim_start_matches(' ').len();
             if line.trim_matches(' ').is_empty() {
                 lines.push(line.get(indent..).unwrap_or_default().to_owned());
-            } else if spaces >= indent && !(indent == 0 && line == "...") {
+            } else if indent_of(line) >= indent && !(indent == 0 && line == "...") {
                 lines.push(line[indent..].to_owned());
             } else {
                 break;
@@ -431,6 +392,26 @@ impl Parser {
         let at_end = self.row >= self.lines.len();
         Ok(join_block(&lines, literal, chomp, at_end))
     }
+}
+
+fn indent_of(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
+}
+
+/// Whether there is nothing in a line but perhaps a comment.
+fn is_blank(line: &str) -> bool {
+    let rest = line.trim_start_matches(' ');
+    rest.is_empty() || rest.starts_with('#')
+}
+
+/// The same of the rest of a line, where a comment needs a space before it.
+fn nothing_follows(rest: &str) -> bool {
+    is_blank(rest) && !rest.starts_with('#')
+}
+
+/// Whether a line is the mark behind which there is no more YAML.
+fn ends_document(line: &str) -> bool {
+    line == "..." || line.starts_with("... ")
 }
 
 /// Whether a line, from its first content on, is an item of a list.

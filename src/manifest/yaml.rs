@@ -3,8 +3,10 @@
 use std::cell::Cell;
 use std::fmt;
 
-use serde::de::{DeserializeSeed, EnumAccess, Error, MapAccess, SeqAccess, VariantAccess, Visitor};
-use serde::{Deserializer, Serialize, Serializer};
+use serde::de::{
+    DeserializeSeed, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor,
+};
+use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 
 /// The longest frontmatter that is parsed; the longest of 30,373 real ones has 9,096 bytes.
 pub(crate) const MAX_FRONTMATTER_BYTES: usize = 16 * 1024;
@@ -171,10 +173,6 @@ impl<'de> Visitor<'de> for ShapeSeed<'_> {
         Ok(Shape::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Shape, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element_seed(self)? {
@@ -245,7 +243,7 @@ impl<'de> DeserializeSeed<'de> for TreeSeed<'_, '_> {
     type Value = Yaml;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Yaml, D::Error> {
         match self.shape {
-            Shape::Null => deserializer.deserialize_unit(self),
+            Shape::Null => IgnoredAny::deserialize(deserializer).map(|_| Yaml::Null),
             Shape::Scalar => {
                 let text = TextSeed.deserialize(deserializer)?;
                 self.found.text(text).map(Yaml::Text)
@@ -262,14 +260,6 @@ impl<'de> Visitor<'de> for TreeSeed<'_, '_> {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the same YAML again")
-    }
-
-    fn visit_unit<E>(self) -> Result<Yaml, E> {
-        Ok(Yaml::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<Yaml, E> {
-        Ok(Yaml::Null)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Yaml, A::Error> {
