@@ -49,7 +49,9 @@ use bytes::Bytes;
 use serde::Serialize;
 
 #[cfg(feature = "import")]
-pub use self::export::{Exported, ExportedSkill, Format, export};
+pub use self::archive::Format;
+#[cfg(feature = "import")]
+pub use self::export::{Exported, ExportedSkill, export};
 #[cfg(feature = "import")]
 pub use self::import::{
     Confirm, DANGEROUS_CAPABILITIES, ImportOptions, Imported, ImportedSkill, RefusedSkill, import,
@@ -235,10 +237,7 @@ impl SourceFile {
         };
         let mut bytes = Vec::new();
         // One byte more than there was tells that it has grown, without reading all of it.
-        self.open()?
-            .take(self.size + 1)
-            .read_to_end(&mut bytes)
-            .map_err(|error| failed("read", path, error))?;
+        self.open()?.take(self.size + 1).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 != self.size || Digest::of(&bytes) != self.sha256 {
             return Err(Error::new(
                 ErrorKind::Conflict,
@@ -257,7 +256,7 @@ impl SourceFile {
         match &self.content {
             Content::Bytes(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
             Content::File(path) => {
-                File::open(path).map(|file| Box::new(file) as _).map_err(|error| failed("open", path, error))
+                File::open(path).map(|file| Box::new(file) as _).map_err(failed("open", path))
             }
         }
     }
@@ -313,6 +312,12 @@ pub struct Skipped {
     /// The path that the skill would have in a library, where it could have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill: Option<SkillPath>,
+}
+
+impl Skipped {
+    fn new(path: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { path: path.into(), reason: reason.into(), refused: false, skill: None }
+    }
 }
 
 /// How a source is read.
@@ -428,15 +433,10 @@ impl Source {
         Ok(source)
     }
 
-    fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
-        let (path, reason) = (path.into(), reason.into());
-        self.skipped.push(Skipped { path, reason, refused: false, skill: None });
-    }
-
     /// A skill is refused: what it is below the source, and the path that it would have in a library.
     fn refuse(&mut self, path: impl Into<String>, skill: &str, reason: impl Into<String>) {
         let skill = SkillPath::exact(skill);
-        self.skipped.push(Skipped { path: path.into(), reason: reason.into(), refused: true, skill });
+        self.skipped.push(Skipped { refused: true, skill, ..Skipped::new(path, reason) });
     }
 }
 
@@ -447,20 +447,18 @@ fn skill_file(files: &[SourceFile]) -> Option<&SourceFile> {
 }
 
 /// The one place where failures of local files become errors.
-fn failed(verb: &str, path: &Path, error: std::io::Error) -> Error {
-    let kind = match error.kind() {
-        std::io::ErrorKind::NotFound => ErrorKind::NotFound,
-        std::io::ErrorKind::PermissionDenied => ErrorKind::Denied,
-        std::io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
-        _ => ErrorKind::Unavailable,
-    };
-    let hint = match kind {
-        ErrorKind::NotFound => "check the path",
-        ErrorKind::Denied => "check who may read and write it",
-        ErrorKind::AlreadyExists => "choose another name, or remove what is there",
-        _ => "check the disk, then try again",
-    };
-    Error::new(kind, format!("cannot {verb} `{}`: {error}", path.display()))
-        .with_hint(hint)
-        .with_source(error)
+fn failed(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| {
+        let (kind, hint) = match error.kind() {
+            std::io::ErrorKind::NotFound => (ErrorKind::NotFound, "check the path"),
+            std::io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "check who may read and write it"),
+            std::io::ErrorKind::AlreadyExists => {
+                (ErrorKind::AlreadyExists, "choose another name, or remove what is there")
+            }
+            _ => (ErrorKind::Unavailable, "check the disk, then try again"),
+        };
+        Error::new(kind, format!("cannot {verb} `{}`: {error}", path.display()))
+            .with_hint(hint)
+            .with_source(error)
+    }
 }

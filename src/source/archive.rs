@@ -6,7 +6,7 @@ mod zip;
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,26 +19,35 @@ use crate::path::check_relative;
 /// What unpacks to less than this is no bomb, however well it is packed.
 const UNMEASURED_BYTES: u64 = 1024 * 1024;
 
-/// What kind of archive a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+/// A kind of archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// A `.zip`.
     Zip,
+    /// A `.tar.gz`.
     TarGz,
 }
 
-impl Kind {
-    /// By the end of its name.
-    pub(super) fn of_name(name: &str) -> Option<Self> {
-        let name = name.to_ascii_lowercase();
-        let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-        match () {
-            () if ends(&[".zip", ".skill"]) => Some(Self::Zip),
-            () if ends(&[".tar.gz", ".tgz"]) => Some(Self::TarGz),
-            () => None,
+impl Format {
+    /// How names of such files end, with the dot.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Zip => ".zip",
+            Self::TarGz => ".tar.gz",
         }
     }
 
-    /// By its first bytes.
+    /// By the end of a name, and the name without it.
+    pub(super) fn of_name(name: &str) -> Option<(Self, &str)> {
+        let lower = name.to_ascii_lowercase();
+        let ends =
+            [(".zip", Self::Zip), (".skill", Self::Zip), (".tar.gz", Self::TarGz), (".tgz", Self::TarGz)];
+        let (end, format) = ends.into_iter().find(|(end, _)| lower.ends_with(end))?;
+        Some((format, &name[..name.len() - end.len()]))
+    }
+
+    /// By the first bytes of a file.
     fn of_content(file: &mut File) -> Option<Self> {
         let mut head = [0; 4];
         file.read_exact(&mut head).ok()?;
@@ -50,37 +59,31 @@ impl Kind {
     }
 }
 
-/// The name of an archive without what tells its kind.
-pub(super) fn stem(name: &str) -> &str {
-    let lower = name.to_ascii_lowercase();
-    let end = [".zip", ".skill", ".tar.gz", ".tgz"].into_iter().find(|end| lower.ends_with(end));
-    end.map_or(name, |end| &name[..name.len() - end.len()])
-}
-
 /// Unpacks an archive and reads what is in it.
 pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
-    let mut handle = File::open(file).map_err(|error| failed("open", file, error))?;
+    let mut handle = File::open(file).map_err(failed("open", file))?;
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let kind = Kind::of_name(&name).or_else(|| Kind::of_content(&mut handle)).ok_or_else(|| {
+    let known = Format::of_name(&name).or_else(|| Some((Format::of_content(&mut handle)?, name.as_str())));
+    let (format, stem) = known.ok_or_else(|| {
         Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", file.display()))
             .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository")
     })?;
     let folder = temporary()?;
     // A folder inside: what is beside it stays ours, and tests can look.
     let target = folder.path().join("files");
-    let unpacked = unpack(handle, kind, &target, options.limits, &file.display().to_string())?;
+    let unpacked = unpack(handle, format, &target, options.limits, &file.display().to_string())?;
     let origin = Origin {
         kind: OriginKind::Archive,
         location: file.display().to_string(),
         reference: None,
         commit: unpacked.commit,
     };
-    Source::read(&target, Some(stem(&name)), origin, Some(folder), options)
+    Source::read(&target, Some(stem), origin, Some(folder), options)
 }
 
 pub(super) fn temporary() -> Result<Kept> {
     let folder = tempfile::Builder::new().prefix("skillfs-").tempdir();
-    folder.map(Arc::new).map_err(|error| failed("make a temporary folder in", &std::env::temp_dir(), error))
+    folder.map(Arc::new).map_err(failed("make a temporary folder in", &std::env::temp_dir()))
 }
 
 /// What became of an archive.
@@ -97,17 +100,14 @@ pub(super) struct Unpacked {
 /// Unpacks an archive into a folder that does not exist yet. When it is refused, nothing stays.
 pub(super) fn unpack(
     mut archive: File,
-    kind: Kind,
+    format: Format,
     target: &Path,
     limits: Limits,
     shown: &str,
 ) -> Result<Unpacked> {
-    use std::io::Seek;
-    let packed = archive
-        .rewind()
-        .and_then(|()| archive.metadata())
-        .map_err(|error| failed("read", Path::new(shown), error))?;
-    std::fs::create_dir(target).map_err(|error| failed("make", target, error))?;
+    let packed =
+        archive.rewind().and_then(|()| archive.metadata()).map_err(failed("read", Path::new(shown)))?;
+    std::fs::create_dir(target).map_err(failed("make", target))?;
     let mut unpacker = Unpacker {
         target: target.to_owned(),
         limits,
@@ -116,9 +116,9 @@ pub(super) fn unpack(
         entries: 0,
         known: BTreeMap::new(),
     };
-    let result = match kind {
-        Kind::Zip => zip::unpack(archive, &mut unpacker),
-        Kind::TarGz => tar::unpack(archive, &mut unpacker),
+    let result = match format {
+        Format::Zip => zip::unpack(archive, &mut unpacker),
+        Format::TarGz => tar::unpack(archive, &mut unpacker),
     };
     let (bytes, entries) = (unpacker.unpacked, unpacker.entries);
     result.map(|commit| Unpacked { commit, bytes, entries }).map_err(|refusal| {

@@ -45,11 +45,11 @@ fn registry(file: &SourceFile) -> Option<Registry> {
         return None;
     }
     let value: serde_json::Value = serde_json::from_slice(&file.read().ok()?).ok()?;
-    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    let text = |pointer: &str| value.pointer(pointer)?.as_str().map(str::to_owned);
     Some(Registry {
-        owner: value.get("owner").and_then(text),
-        slug: value.get("slug").and_then(text),
-        display_name: value.get("displayName").and_then(text),
-        version: value.get("latest").and_then(|latest| latest.get("version")).and_then(text),
+        owner: text("/owner"),
+        slug: text("/slug"),
+        display_name: text("/displayName"),
+        version: text("/latest/version"),
     })
 }

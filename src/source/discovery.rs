@@ -7,10 +7,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::archive::{self, Kind};
+use super::archive;
 use super::assemble::{overlapping, skill_of};
 use super::scan::{Found, Scan, join};
-use super::{Content, DISCOVERY_INDEX, Source, SourceFile, SourceOptions, failed};
+use super::{Content, DISCOVERY_INDEX, Format, Source, SourceFile, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative};
 
@@ -58,7 +58,7 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
         Error::new(kind, format!("the index of `{place}` cannot be used: {message}"))
             .with_hint("nothing of it was taken; fetch or export it again")
     };
-    let mut scan = Scan::new(root, options.limits);
+    let scan = Scan::new(root, options.limits);
     let index: Index =
         parse(&scan, &root.join(DISCOVERY_INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
     if index.schema != SCHEMA {
@@ -75,8 +75,8 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
     };
     let (mut left, mut taken) = (options.limits, BTreeSet::new());
     for entry in index.skills {
-        let path = paths.get(&entry.name).cloned().unwrap_or_else(|| entry.name.clone());
-        let path = options.category.as_ref().map_or(path.clone(), |category| join(category, &path));
+        let path = paths.get(&entry.name).unwrap_or(&entry.name);
+        let path = join(options.category.as_deref().unwrap_or_default(), path);
         let Some(skill) = SkillPath::exact(&path).filter(|_| is_name(&entry.name)) else {
             source.refuse(shorten(&entry.name), &path, "the index gives it a name that no skill can have");
             continue;
@@ -109,12 +109,11 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
                 let packed = unpack(&file, local, &folder, left)?;
                 left.max_unpacked_bytes -= packed.bytes.min(left.max_unpacked_bytes);
                 left.max_entries -= packed.entries.min(left.max_entries);
-                let real = folder.canonicalize().map_err(|error| failed("open", &folder, error))?;
-                scan = Scan::new(&real, options.limits);
-                let files =
-                    scan.collect(&Found { path: entry.name.clone(), folder: real, bad_name: None })?;
-                source.skipped.append(&mut scan.skipped);
-                scan = Scan::new(root, options.limits);
+                let real = folder.canonicalize().map_err(failed("open", &folder))?;
+                let mut unpacked = Scan::new(&real, options.limits);
+                let found = Found { path: entry.name.clone(), folder: real, bad_name: None };
+                let files = unpacked.collect(&found)?;
+                source.skipped.append(&mut unpacked.skipped);
                 files
             }
         };
@@ -150,10 +149,10 @@ fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -
     let Content::File(path) = &file.content else {
         return Err(Error::new(ErrorKind::Internal, format!("`{name}` lies in no file")));
     };
-    let kind = Kind::of_name(name).ok_or_else(|| {
+    let (format, _) = Format::of_name(name).ok_or_else(|| {
         Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", shorten(name)))
             .with_hint("archives of skills end in .tar.gz, .tgz or .zip")
     })?;
-    let handle = File::open(path).map_err(|error| failed("open", path, error))?;
-    archive::unpack(handle, kind, folder, limits, name)
+    let handle = File::open(path).map_err(failed("open", path))?;
+    archive::unpack(handle, format, folder, limits, name)
 }

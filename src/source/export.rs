@@ -11,8 +11,8 @@ use unicode_normalization::UnicodeNormalization;
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, ZipWriter};
 
-use super::SkillFiles;
 use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
+use super::{Format, SkillFiles};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
 use crate::manifest::{Document, why_unusable};
@@ -20,26 +20,6 @@ use crate::path::SkillPath;
 
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DESCRIPTION_CHARS: usize = 1024;
-
-/// What kind of archive is written, outside and for each skill.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
-    /// A `.zip`.
-    Zip,
-    /// A `.tar.gz`.
-    TarGz,
-}
-
-impl Format {
-    /// How names of such files end, with the dot.
-    #[must_use]
-    pub fn extension(self) -> &'static str {
-        match self {
-            Self::Zip => ".zip",
-            Self::TarGz => ".tar.gz",
-        }
-    }
-}
 
 /// What was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,7 +43,7 @@ pub struct ExportedSkill {
     pub digest: String,
 }
 
-/// Writes skills as one archive. A skill that is only a `SKILL.md` lies there as it is, others are archives of
+/// Writes skills as one archive of this format. A skill that is only a `SKILL.md` lies there as it is, others are archives of
 /// their own. [`Source::open`](super::Source::open) reads it back.
 ///
 /// A skill is called as its frontmatter says, where the RFC allows that name, else by its folder; when two would

@@ -38,11 +38,11 @@ const FOREIGN: [&str; 7] = [
 pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) -> Result<Source> {
     let folder = temporary()?;
     let target = folder.path().join("files");
-    std::fs::create_dir(&target).map_err(|error| failed("make", &target, error))?;
+    std::fs::create_dir(&target).map_err(failed("make", &target))?;
     // Git runs elsewhere, where a relative path means something else.
     let local = Path::new(url);
     let reached = match local.is_dir() {
-        true => local.canonicalize().map_err(|error| failed("open", local, error))?.display().to_string(),
+        true => local.canonicalize().map_err(failed("open", local))?.display().to_string(),
         false => url.to_owned(),
     };
     let run = |arguments: &[&str]| git(&target, arguments, url);

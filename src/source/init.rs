@@ -27,16 +27,16 @@ pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf
     if read.name != name || read.description != description.trim() {
         return Err(invalid("its name and description cannot be written in one line of YAML"));
     }
-    std::fs::create_dir_all(folder).map_err(|error| failed("make", folder, error))?;
+    std::fs::create_dir_all(folder).map_err(failed("make", folder))?;
     let target = folder.join(name);
-    std::fs::create_dir(&target).map_err(|error| failed("make", &target, error))?;
+    std::fs::create_dir(&target).map_err(failed("make", &target))?;
     let made = std::fs::create_dir(target.join("references"))
         .and_then(|()| std::fs::write(target.join("references/example.md"), REFERENCE))
         .and_then(|()| std::fs::write(target.join("SKILL.md"), text));
     if let Err(error) = made {
         // It was not there before; half of it should not be there now.
         let _ = std::fs::remove_dir_all(&target);
-        return Err(failed("write", &target, error));
+        return Err(failed("write", &target)(error));
     }
     Ok(target)
 }

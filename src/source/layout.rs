@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::assemble::{overlapping, skill_of};
-use super::scan::{Found, Scan, is_noise, join};
-use super::{DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Source, SourceCategory, SourceOptions, failed};
+use super::scan::{Found, NEVER, Scan, join};
+use super::{
+    DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Skipped, Source, SourceCategory, SourceOptions,
+    SourceSkill, failed,
+};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative, is_within, leaf};
 
@@ -72,7 +75,7 @@ pub(super) fn read(
     name: Option<&str>,
     options: &SourceOptions,
 ) -> Result<()> {
-    let mut root = folder.canonicalize().map_err(|error| failed("open", folder, error))?;
+    let mut root = folder.canonicalize().map_err(failed("open", folder))?;
     if !root.is_dir() {
         return Err(Error::new(ErrorKind::NotDirectory, format!("`{}` is no folder", folder.display()))
             .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository"));
@@ -104,16 +107,17 @@ pub(super) fn read(
     scan.find(&start)?;
     let found = std::mem::take(&mut scan.found);
     let paths = paths(source.layout, &found, &name);
-    let mut taken = BTreeSet::new();
+    let (category, mut taken) = (options.category.as_deref().unwrap_or_default(), BTreeSet::new());
     for (found, path) in found.iter().zip(paths) {
-        let path = match &options.category {
-            Some(category) => join(category, &path),
-            None => path,
-        };
-        take_skill(source, &mut scan, &mut taken, found, &path)?;
+        let path = join(category, &path);
+        match take_skill(&mut scan, &mut taken, found, &path)? {
+            Ok(skill) => source.skills.push(skill),
+            Err(reason) if found.path.is_empty() => source.refuse(&path, &path, reason),
+            Err(reason) => source.refuse(&found.path, &path, reason),
+        }
     }
     if source.layout != Layout::Repository {
-        take_categories(source, &scan, options.category.as_deref());
+        take_categories(source, &scan, category);
     }
     source.skipped.append(&mut scan.skipped);
     if source.skills.is_empty() && !source.skipped.iter().any(|skipped| skipped.refused) {
@@ -131,7 +135,7 @@ fn wrapped(root: &Path) -> Option<PathBuf> {
     let mut entries = std::fs::read_dir(root)
         .ok()?
         .flatten()
-        .filter(|entry| !is_noise(&entry.file_name().to_string_lossy()));
+        .filter(|entry| !NEVER.contains(&&*entry.file_name().to_string_lossy()));
     let only = entries.next()?.path();
     let alone = entries.next().is_none();
     (alone && (only.join("skills").is_dir() || only.join(DISCOVERY_INDEX).is_file())).then_some(only)
@@ -198,49 +202,35 @@ fn paths(layout: Layout, found: &[Found], root_name: &str) -> Vec<String> {
         .collect()
 }
 
+/// The skill in a folder, or why it is refused.
 fn take_skill(
-    source: &mut Source,
     scan: &mut Scan,
     taken: &mut BTreeSet<SkillPath>,
     found: &Found,
     path: &str,
-) -> Result<()> {
-    let place = if found.path.is_empty() { path.to_owned() } else { found.path.clone() };
+) -> Result<Result<SourceSkill, String>> {
     if let Some(reason) = &found.bad_name {
-        source.refuse(place, path, format!("it cannot lie in a library: {reason}"));
-        return Ok(());
+        return Ok(Err(format!("it cannot lie in a library: {reason}")));
     }
     let skill = match SkillPath::parse(path) {
         Ok(skill) => skill,
-        Err(error) => {
-            source.refuse(place, path, error.message());
-            return Ok(());
-        }
+        Err(error) => return Ok(Err(error.message().to_owned())),
     };
     if let Some(other) = overlapping(taken, &skill) {
-        let reason = format!("it would be `{path}`, and `{other}` is a skill already");
-        source.refuse(place, path, reason);
-        return Ok(());
+        return Ok(Err(format!("it would be `{path}`, and `{other}` is a skill already")));
     }
     taken.insert(skill.clone());
-    match scan.collect(found)? {
-        Ok(files) => match skill_of(skill, &found.folder, files) {
-            Ok(skill) => source.skills.push(skill),
-            Err(reason) => source.refuse(place, path, reason),
-        },
-        Err(reason) => source.refuse(place, path, reason),
-    }
-    Ok(())
+    Ok(scan.collect(found)?.and_then(|files| skill_of(skill, &found.folder, files)))
 }
 
 /// Descriptions of folders that have become categories.
-fn take_categories(source: &mut Source, scan: &Scan, category: Option<&str>) {
+fn take_categories(source: &mut Source, scan: &Scan, category: &str) {
     for (path, file) in &scan.descriptions {
         let path = path.strip_prefix("skills/").unwrap_or(path);
         if path.is_empty() || path == "skills" {
             continue;
         }
-        let path = category.map_or_else(|| path.to_owned(), |category| join(category, path));
+        let path = join(category, path);
         let used = source.skills.iter().any(|skill| is_within(skill.path.category(), &path));
         let known = source.categories.iter().any(|known| known.path == path);
         if !used || known {
@@ -248,7 +238,11 @@ fn take_categories(source: &mut Source, scan: &Scan, category: Option<&str>) {
         }
         match scan.take(file, DESCRIPTION_FILE) {
             Ok(file) => source.categories.push(SourceCategory { path, file }),
-            Err(reason) => source.skip(format!("{path}/{DESCRIPTION_FILE}"), format!("it {reason}")),
+            Err(reason) => {
+                source
+                    .skipped
+                    .push(Skipped::new(format!("{path}/{DESCRIPTION_FILE}"), format!("it {reason}")));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Walks local folders: where skills are, and which files they have.
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::manifest::skill_file_rank;
 use crate::path::check_relative;
 
 /// What belongs to tools, not to skills.
-const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
+pub(super) const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
 
 /// A folder with a `SKILL.md`.
 #[derive(Debug)]
@@ -44,16 +44,8 @@ struct Item {
     /// Why a library cannot hold this name.
     bad_name: Option<String>,
     path: PathBuf,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Folder,
-    File,
-    Link,
-    /// A pipe, a socket, a device: reading it may never end.
-    Other,
+    /// What it is itself: of a link, that it is one.
+    kind: FileType,
 }
 
 impl Scan {
@@ -83,20 +75,19 @@ impl Scan {
                 return Ok(());
             }
         };
-        let is_skill = |item: &Item| {
-            skill_file_rank(&item.name).is_some() && item.kind != Kind::Folder && item.path.is_file()
-        };
+        let is_skill =
+            |item: &Item| skill_file_rank(&item.name).is_some() && !item.kind.is_dir() && item.path.is_file();
         if items.iter().any(is_skill) {
             self.found.push(Found { path: path.to_owned(), folder: folder.to_owned(), bad_name });
             return Ok(());
         }
         for item in items {
             let below = join(path, &item.name);
-            if item.kind == Kind::File && item.name == DESCRIPTION_FILE {
+            if item.kind.is_file() && item.name == DESCRIPTION_FILE {
                 self.descriptions.push((path.to_owned(), item.path));
-            } else if item.kind == Kind::Link && item.path.is_dir() {
+            } else if item.kind.is_symlink() && item.path.is_dir() {
                 self.skip(&below, "it is a link to a folder, and those are not followed");
-            } else if item.kind == Kind::Folder && !is_skipped_folder(&item.name) {
+            } else if item.kind.is_dir() && !is_skipped_folder(&item.name) {
                 if depth >= self.limits.max_depth {
                     self.skip(&below, format!("folders are {} deep here at most", self.limits.max_depth));
                     continue;
@@ -138,31 +129,30 @@ impl Scan {
             if NEVER.contains(&item.name.as_str()) {
                 continue;
             }
-            if item.kind == Kind::Folder && is_skipped_folder(&item.name) {
+            if item.kind.is_dir() && is_skipped_folder(&item.name) {
                 self.skip(&join(skill, &name), "hidden folders are left out");
                 continue;
             }
-            if item.kind == Kind::Link && item.path.is_dir() {
+            if item.kind.is_symlink() && item.path.is_dir() {
                 self.skip(&join(skill, &name), "it is a link to a folder, and those are not followed");
                 continue;
             }
             if let Some(reason) = item.bad_name {
                 return Ok(Some(format!("its file `{}` cannot lie in a library: {reason}", shorten(&name))));
             }
-            match item.kind {
-                Kind::Folder if depth >= self.limits.max_depth => {
-                    let most = self.limits.max_depth;
-                    return Ok(Some(format!("its folder `{}` lies deeper than {most}", shorten(&name))));
-                }
-                Kind::Folder => {
-                    if let Some(why) = self.collect_below(&item.path, skill, &name, depth + 1, files)? {
-                        return Ok(Some(why));
-                    }
-                }
-                Kind::File | Kind::Link | Kind::Other => match self.take(&item.path, &name) {
+            if !item.kind.is_dir() {
+                match self.take(&item.path, &name) {
                     Ok(file) => files.push(file),
                     Err(reason) => return Ok(Some(format!("its file `{}` {reason}", shorten(&name)))),
-                },
+                }
+                continue;
+            }
+            let most = self.limits.max_depth;
+            if depth >= most {
+                return Ok(Some(format!("its folder `{}` lies deeper than {most}", shorten(&name))));
+            }
+            if let Some(why) = self.collect_below(&item.path, skill, &name, depth + 1, files)? {
+                return Ok(Some(why));
             }
         }
         Ok(None)
@@ -175,15 +165,14 @@ impl Scan {
         let Ok(inside) = real.strip_prefix(&self.root) else {
             return Err("is a link that leads out of the source".to_owned());
         };
-        let mut folders: Vec<_> =
-            inside.components().map(|part| part.as_os_str().to_string_lossy()).collect();
-        folders.pop();
+        let mut folders = inside.parent().into_iter().flatten().map(|folder| folder.to_string_lossy());
         // The skill's own folder may lie anywhere; only a link can lead where the walk did not go.
         let linked = path.symlink_metadata().map_err(unreadable)?.is_symlink();
-        if linked && folders.iter().any(|folder| is_skipped_folder(folder)) {
+        if linked && folders.any(|folder| is_skipped_folder(&folder)) {
             return Err("is a link into a folder that is left out".to_owned());
         }
         let meta = real.metadata().map_err(unreadable)?;
+        // Reading a pipe, a socket or a device may never end.
         if !meta.is_file() {
             return Err("is no ordinary file".to_owned());
         }
@@ -203,8 +192,8 @@ impl Scan {
     /// The entries of a folder, by name.
     fn list(&mut self, folder: &Path) -> Result<Vec<Item>> {
         let mut items = Vec::new();
-        for entry in std::fs::read_dir(folder).map_err(|error| failed("list", folder, error))? {
-            let entry = entry.map_err(|error| failed("list", folder, error))?;
+        for entry in std::fs::read_dir(folder).map_err(failed("list", folder))? {
+            let entry = entry.map_err(failed("list", folder))?;
             self.entries += 1;
             if self.entries > self.limits.max_entries {
                 return Err(Error::new(
@@ -213,13 +202,7 @@ impl Scan {
                 )
                 .with_hint("name a smaller folder, or raise the limit"));
             }
-            let kind = entry.file_type().map_err(|error| failed("list", folder, error))?;
-            let kind = match kind {
-                kind if kind.is_symlink() => Kind::Link,
-                kind if kind.is_dir() => Kind::Folder,
-                kind if kind.is_file() => Kind::File,
-                _ => Kind::Other,
-            };
+            let kind = entry.file_type().map_err(failed("list", folder))?;
             let raw = entry.file_name();
             let name = raw.to_string_lossy().into_owned();
             let bad_name = match raw.to_str() {
@@ -233,23 +216,13 @@ impl Scan {
     }
 
     fn skip(&mut self, path: &str, reason: impl Into<String>) {
-        self.skipped.push(Skipped {
-            path: path.to_owned(),
-            reason: reason.into(),
-            refused: false,
-            skill: None,
-        });
+        self.skipped.push(Skipped::new(path, reason));
     }
 }
 
 /// `.git`, `.github`, caches.
 fn is_skipped_folder(name: &str) -> bool {
     name.starts_with('.') || NEVER.contains(&name)
-}
-
-/// Whether a name is left out before anything is asked of it.
-pub(super) fn is_noise(name: &str) -> bool {
-    NEVER.contains(&name)
 }
 
 pub(super) fn join(path: &str, name: &str) -> String {

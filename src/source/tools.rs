@@ -3,7 +3,7 @@
 //! A name is replaced only where it is nothing but a name: in `allowed-tools`, and as the whole of a code span or
 //! code block. `Read the file` and `Write(s) code` stay what they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 
 use crate::manifest::{Document, Manifest};
@@ -55,7 +55,7 @@ pub(super) fn translate(text: &str, document: &Document, directory: &str) -> Opt
     let mut found = Vec::new();
     in_fields(text, start..end, &mut found);
     let fields = found.len();
-    in_markdown(&text[body..], body, &mut found);
+    in_markdown(text, body, &mut found);
     let translated = replace(text, &found)?;
     if fields == 0 || same_but_tools(&translated.text, document, directory) {
         return Some(translated);
@@ -149,27 +149,27 @@ fn words(line: &str, offset: usize, found: &mut Vec<Range<usize>>) {
 }
 
 /// Finds names that are the whole of a code span or a fenced block.
-fn in_markdown(body: &str, offset: usize, found: &mut Vec<Range<usize>>) {
-    let (mut at, mut paragraph) = (0, 0);
+fn in_markdown(text: &str, body: usize, found: &mut Vec<Range<usize>>) {
+    let (mut at, mut paragraph) = (body, body);
     // The fence that is open: its character, its length, and where its content begins.
     let mut fence: Option<(char, usize, usize)> = None;
-    for line in body.split_inclusive('\n') {
+    for line in text[body..].split_inclusive('\n') {
         let next = at + line.len();
         match (fence, fence_of(line)) {
             (Some((c, length, from)), Some((mark, count, rest)))
                 if c == mark && count >= length && rest.is_empty() =>
             {
-                found.extend(whole(body, from..at, offset));
+                found.extend(whole(text, from..at));
                 fence = None;
                 paragraph = next;
             }
             // Behind backticks that open a block there are no others.
             (None, Some((c, length, rest))) if c != '`' || !rest.contains('`') => {
-                in_spans(body, paragraph..at, offset, found);
+                in_spans(text, paragraph..at, found);
                 fence = Some((c, length, next));
             }
             (None, _) if line.trim().is_empty() => {
-                in_spans(body, paragraph..at, offset, found);
+                in_spans(text, paragraph..at, found);
                 paragraph = next;
             }
             _ => {}
@@ -177,7 +177,7 @@ fn in_markdown(body: &str, offset: usize, found: &mut Vec<Range<usize>>) {
         at = next;
     }
     if fence.is_none() {
-        in_spans(body, paragraph..at, offset, found);
+        in_spans(text, paragraph..at, found);
     }
 }
 
@@ -192,35 +192,27 @@ fn fence_of(line: &str) -> Option<(char, usize, &str)> {
 
 /// Code spans of a paragraph. Where it ends is a guess, as lists and quotes end one too; so a span counts only
 /// when its own line, read alone, has it as well.
-fn in_spans(body: &str, paragraph: Range<usize>, offset: usize, found: &mut Vec<Range<usize>>) {
-    let mut alone = BTreeSet::new();
+fn in_spans(text: &str, paragraph: Range<usize>, found: &mut Vec<Range<usize>>) {
+    let mut alone = HashSet::new();
     let mut at = paragraph.start;
-    for line in body[paragraph.clone()].split_inclusive('\n') {
-        alone.extend(spans(line).into_iter().map(|span| (at + span.start, at + span.end)));
+    for line in text[paragraph.clone()].split_inclusive('\n') {
+        alone.extend(spans(text, at..at + line.len()));
         at += line.len();
     }
-    for span in spans(&body[paragraph.clone()]) {
-        let span = paragraph.start + span.start..paragraph.start + span.end;
-        if alone.contains(&(span.start, span.end)) {
-            found.extend(whole(body, span, offset));
-        }
-    }
+    let both = spans(text, paragraph).into_iter().filter(|span| alone.contains(span));
+    found.extend(both.filter_map(|span| whole(text, span)));
 }
 
-/// What stands between equally long runs of backticks.
-fn spans(text: &str) -> Vec<Range<usize>> {
-    let bytes = text.as_bytes();
-    let run = |from: usize| bytes[from..].iter().take_while(|byte| **byte == b'`').count();
-    let mut runs = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        match bytes[at] {
-            b'`' => {
-                runs.push((at, run(at)));
-                at += run(at);
-            }
-            _ => at += 1,
+/// What stands between equally long runs of backticks in a part of a text.
+fn spans(text: &str, part: Range<usize>) -> Vec<Range<usize>> {
+    let offset = part.start;
+    let bytes = &text.as_bytes()[part];
+    let (mut runs, mut at) = (Vec::new(), 0);
+    for run in bytes.chunk_by(|a, b| (*a == b'`') == (*b == b'`')) {
+        if run[0] == b'`' {
+            runs.push((at, run.len()));
         }
+        at += run.len();
     }
     let escaped = |at: usize| bytes[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1;
     let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -229,16 +221,14 @@ fn spans(text: &str) -> Vec<Range<usize>> {
     }
     let (mut spans, mut next) = (Vec::new(), 0);
     while next < runs.len() {
-        let (start, mut length) = runs[next];
+        let (start, length) = runs[next];
+        let from = start + length;
         // An escaped backtick opens nothing, but those behind it do.
-        if escaped(start) {
-            length -= 1;
-        }
-        let from = runs[next].0 + runs[next].1;
+        let length = length - usize::from(escaped(start));
         let same = by_length.get(&length).map_or(&[][..], Vec::as_slice);
         match same.get(same.partition_point(|index| *index <= next)) {
             Some(close) => {
-                spans.push(from..runs[*close].0);
+                spans.push(offset + from..offset + runs[*close].0);
                 next = close + 1;
             }
             None => next += 1,
@@ -248,10 +238,9 @@ fn spans(text: &str) -> Vec<Range<usize>> {
 }
 
 /// The name, when it is all there is, perhaps with parentheses behind it.
-fn whole(body: &str, span: Range<usize>, offset: usize) -> Option<Range<usize>> {
-    let text = &body[span.clone()];
-    let start = span.start + (text.len() - text.trim_start().len());
-    let text = text.trim();
+fn whole(text: &str, span: Range<usize>) -> Option<Range<usize>> {
+    let start = span.end - text[span.clone()].trim_start().len();
+    let text = text[span].trim();
     let end = text.find('(').unwrap_or(text.len());
     ours(&text[..end])?;
     let arguments = &text[end..];
@@ -265,7 +254,7 @@ fn whole(body: &str, span: Range<usize>, offset: usize) -> Option<Range<usize>> 
         None => arguments.is_empty(),
         Some(at) => at + 1 == closes.len(),
     };
-    (balanced && !text.contains('\n')).then(|| offset + start..offset + start + end)
+    (balanced && !text.contains('\n')).then(|| start..start + end)
 }
 
 #[cfg(test)]

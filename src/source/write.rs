@@ -1,7 +1,7 @@
 //! A library as a local folder.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -45,8 +45,8 @@ pub struct FolderWritten {
 /// [`ErrorKind::InvalidInput`] when a link, a folder or a file is in the way; [`ErrorKind::InvalidPath`] for
 /// names that no library has; what [`SourceFile::read`] may say.
 pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) -> Result<FolderWritten> {
-    std::fs::create_dir_all(target).map_err(|error| failed("make", target, error))?;
-    let root = target.canonicalize().map_err(|error| failed("open", target, error))?;
+    std::fs::create_dir_all(target).map_err(failed("make", target))?;
+    let root = target.canonicalize().map_err(failed("open", target))?;
     let mut result = FolderWritten::default();
     let mut planned: BTreeMap<String, (&SourceFile, bool)> = BTreeMap::new();
     for skill in skills {
@@ -82,13 +82,13 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
     let meta = match path.symlink_metadata() {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(There::Nothing),
-        Err(error) => return Err(failed("look at", &path, error)),
+        Err(error) => return Err(failed("look at", &path)(error)),
     };
     if !meta.is_file() {
         let what = if meta.is_symlink() { "a link" } else { "no file" };
         return Err(in_the_way(&path, what));
     }
-    let content = File::open(&path).and_then(sum).map_err(|error| failed("read", &path, error))?;
+    let content = File::open(&path).and_then(sum).map_err(failed("read", &path))?;
     match content == (file.size, file.sha256) {
         true => Ok(There::Same),
         false if existing == Existing::Replace => Ok(There::Other),
@@ -115,7 +115,7 @@ fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
                 return Err(in_the_way(&path, if meta.is_symlink() { "a link" } else { "no folder" }));
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("look at", &path, error)),
+            Err(error) => return Err(failed("look at", &path)(error)),
         }
     }
     Ok(Some(path))
@@ -128,15 +128,13 @@ fn in_the_way(path: &Path, what: &str) -> Error {
 
 fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()> {
     let (folders, _) = name.rsplit_once('/').unwrap_or_default();
-    let mut folder = root.to_owned();
-    for part in folders.split('/').filter(|part| !part.is_empty()) {
-        folder.push(part);
-        match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(failed("make", &folder, error));
-            }
-            _ => {}
+    let folder = root.join(folders);
+    match std::fs::create_dir_all(&folder) {
+        // What is there and no folder is reported below.
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(failed("make", &folder)(error));
         }
+        _ => {}
     }
     // Again: a link may have come since everything was looked at.
     let Some(path) = place(root, name)? else {
@@ -153,7 +151,7 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
             )
             .with_hint("write to an empty folder"));
         }
-        std::fs::rename(&temporary, &path).map_err(|error| failed("write", &path, error))
+        std::fs::rename(&temporary, &path).map_err(failed("write", &path))
     });
     if result.is_err() {
         let _ = std::fs::remove_file(&temporary);
@@ -164,10 +162,6 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
 /// Writes all bytes to a new file, and to the disk before it gets its name.
 fn put(path: &Path, file: &SourceFile) -> Result<()> {
     let bytes = file.read()?;
-    let mut out = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .open(path)
-        .map_err(|error| failed("write", path, error))?;
-    out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(|error| failed("write", path, error))
+    let mut out = File::create_new(path).map_err(failed("write", path))?;
+    out.write_all(&bytes).and_then(|()| out.sync_data()).map_err(failed("write", path))
 }

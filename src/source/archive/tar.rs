@@ -32,10 +32,8 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<Option<Stri
         .saturating_mul(limits.max_ratio)
         .max(super::UNMEASURED_BYTES)
         .saturating_add(1024 * ENTRY_BYTES);
-    let reader = Bounded { inner: MultiGzDecoder::new(BufReader::new(file)), left: most.min(ratio) };
-    let stopped = Cell::new(false);
-    let reader = Watched { inner: reader, stopped: &stopped };
-    let mut archive = Archive::new(reader);
+    let (inner, stopped) = (MultiGzDecoder::new(BufReader::new(file)), Cell::new(false));
+    let mut archive = Archive::new(Bounded { inner, left: most.min(ratio), stopped: &stopped });
     let result = entries(&mut archive, unpacker).and_then(|commit| {
         rest(archive.into_inner())?;
         Ok(commit)
@@ -179,39 +177,25 @@ fn broken(error: std::io::Error) -> Refusal {
     Refusal::Broken(error.to_string())
 }
 
-/// Ends with an error where the bound is.
-struct Bounded<R> {
+/// Ends with an error where the bound is, and says that it was this one.
+struct Bounded<'s, R> {
     inner: R,
     left: u64,
-}
-
-impl<R: Read> Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> Option<std::io::Result<usize>> {
-        if self.left == 0 {
-            // Only when there is more is there too much.
-            return match self.inner.read(&mut [0]) {
-                Ok(0) => Some(Ok(0)),
-                Ok(_) => None,
-                Err(error) => Some(Err(error)),
-            };
-        }
-        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        Some(self.inner.read(&mut buffer[..most]).inspect(|read| self.left -= *read as u64))
-    }
-}
-
-/// Remembers that the bound was hit.
-struct Watched<'s, R> {
-    inner: Bounded<R>,
     stopped: &'s Cell<bool>,
 }
 
-impl<R: Read> Read for Watched<'_, R> {
+impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        self.inner.read(buffer).unwrap_or_else(|| {
+        if self.left == 0 {
+            // Only when there is more is there too much.
+            if self.inner.read(&mut [0])? == 0 {
+                return Ok(0);
+            }
             self.stopped.set(true);
-            Err(std::io::Error::other("there is more than the limits allow"))
-        })
+            return Err(std::io::Error::other("there is more than the limits allow"));
+        }
+        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        self.inner.read(&mut buffer[..most]).inspect(|read| self.left -= *read as u64)
     }
 }
 

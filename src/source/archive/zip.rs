@@ -71,23 +71,16 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<
         let entry = archive.by_index(index).map_err(broken)?;
         let raw = entry.name_raw().to_vec();
         // A second name in an extra field would be believed by some readers only.
+        let refused = |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(&raw), problem));
         if entry.name().map_err(broken)?.as_bytes() != raw {
-            let name = String::from_utf8_lossy(&raw);
-            return Err(Refusal::entry(&name, "has two names, or a name that is no UTF-8"));
+            return refused("has two names, or a name that is no UTF-8");
         }
         let is_folder = entry.unix_mode().is_some_and(|mode| mode & KIND == FOLDER);
-        if raw.ends_with(b"/") {
-            if entry.size() > 0 {
-                let name = String::from_utf8_lossy(&raw);
-                return Err(Refusal::entry(&name, "has the name of a folder and the content of a file"));
-            }
-            unpacker.folder(&raw)?;
-        } else if is_folder {
-            let name = String::from_utf8_lossy(&raw);
-            return Err(Refusal::entry(&name, "is a folder without the name of one"));
-        } else {
-            let size = entry.size();
-            unpacker.file(&raw, size, entry)?;
+        match (raw.ends_with(b"/"), entry.size()) {
+            (true, 0) => unpacker.folder(&raw)?,
+            (true, _) => return refused("has the name of a folder and the content of a file"),
+            (false, _) if is_folder => return refused("is a folder without the name of one"),
+            (false, size) => unpacker.file(&raw, size, entry)?,
         }
     }
     Ok(commit)
@@ -151,10 +144,10 @@ impl End {
     fn check_table(&self, file: &mut File) -> Checked<()> {
         let io = |error: std::io::Error| Refusal::Broken(error.to_string());
         if self.length > MAX_TABLE_BYTES {
-            let length = self.length;
-            let message =
-                format!("its table of contents has {length} bytes; {MAX_TABLE_BYTES} are the limit");
-            return Err(Refusal::TooLarge(message));
+            return Err(Refusal::TooLarge(format!(
+                "its table of contents has {} bytes; {MAX_TABLE_BYTES} are the limit",
+                self.length
+            )));
         }
         file.seek(SeekFrom::Start(self.directory)).map_err(io)?;
         let mut table = Vec::new();
