@@ -158,21 +158,18 @@ impl SkillFiles {
     pub fn new(path: impl Into<String>, mut files: Vec<SourceFile>) -> Result<Self> {
         let path = SkillPath::try_from(path.into())?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
         let mut names = std::collections::BTreeSet::new();
         for file in &files {
             check_relative(&file.name).map_err(|error| error.during("take", &path))?;
             if !names.insert(file.name.as_str()) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("the skill `{path}` has two files called `{}`", file.name),
-                ));
+                return invalid(format!("the skill `{path}` has two files called `{}`", file.name));
             }
         }
         for name in &names {
             if let Some(parent) = parents(name).find(|parent| names.contains(parent)) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("in the skill `{path}`, `{parent}` is a file and the folder of `{name}`"),
+                return invalid(format!(
+                    "in the skill `{path}`, `{parent}` is a file and the folder of `{name}`"
                 ));
             }
         }
@@ -239,11 +236,8 @@ impl SourceFile {
         // One byte more than there was tells that it has grown, without reading all of it.
         self.open()?.take(self.size + 1).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 != self.size || Digest::of(&bytes) != self.sha256 {
-            return Err(Error::new(
-                ErrorKind::Conflict,
-                format!("`{}` has changed since it was looked at", path.display()),
-            )
-            .with_hint("open the source again"));
+            let message = format!("`{}` has changed since it was looked at", path.display());
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("open the source again"));
         }
         Ok(bytes.into())
     }

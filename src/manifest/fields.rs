@@ -108,12 +108,15 @@ fn plain_text(value: &Yaml) -> Option<String> {
 
 /// A list, or words between commas.
 fn words(value: &Yaml) -> Vec<String> {
-    let words: Vec<&str> = match value {
-        Yaml::List(items) => items.iter().filter_map(Yaml::as_text).collect(),
-        Yaml::Text(text) => text.trim().trim_start_matches('[').trim_end_matches(']').split(',').collect(),
+    match value {
+        Yaml::List(items) => trimmed(items.iter().filter_map(Yaml::as_text)),
+        Yaml::Text(text) => trimmed(text.trim().trim_start_matches('[').trim_end_matches(']').split(',')),
         Yaml::Null | Yaml::Map(_) => Vec::new(),
-    };
-    words.into_iter().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
+    }
+}
+
+fn trimmed<'t>(words: impl Iterator<Item = &'t str>) -> Vec<String> {
+    words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 /// A list, or a string with commas, or with spaces. What stands in parentheses is one word:
@@ -121,25 +124,15 @@ fn words(value: &Yaml) -> Vec<String> {
 fn tools(value: &Yaml) -> Vec<String> {
     let Some(text) = value.as_text() else { return words(value) };
     let split = |separator: fn(char) -> bool| {
-        let (mut tools, mut depth, mut tool) = (Vec::new(), 0usize, String::new());
-        for c in text.chars() {
+        let mut depth = 0usize;
+        trimmed(text.split(|c| {
             match c {
                 '(' => depth += 1,
                 ')' => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            if depth == 0 && separator(c) {
-                tools.push(std::mem::take(&mut tool));
-            } else {
-                tool.push(c);
-            }
-        }
-        tools.push(tool);
-        tools
-            .into_iter()
-            .map(|tool| tool.trim().to_owned())
-            .filter(|tool| !tool.is_empty())
-            .collect::<Vec<_>>()
+            depth == 0 && separator(c)
+        }))
     };
     let by_comma = split(|c| c == ',');
     if by_comma.len() > 1 || text.trim_end().ends_with(',') { by_comma } else { split(char::is_whitespace) }

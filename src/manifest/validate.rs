@@ -46,12 +46,7 @@ pub fn validate(content: &[u8], directory: &str) -> Vec<String> {
     }
     match fields.get("compatibility") {
         Some(Yaml::Text(text)) => {
-            let count = text.chars().count();
-            if count > MAX_COMPATIBILITY_CHARS {
-                problems.push(format!(
-                    "Compatibility exceeds {MAX_COMPATIBILITY_CHARS} character limit ({count} chars)"
-                ));
-            }
+            check_length("Compatibility", text, MAX_COMPATIBILITY_CHARS, &mut problems);
         }
         Some(_) => problems.push("Field 'compatibility' must be a string".to_owned()),
         None => {}
@@ -117,11 +112,7 @@ pub(super) fn check_name(name: Option<&str>, directory: &str, problems: &mut Vec
         return;
     };
     let name: String = name.nfkc().collect();
-    let count = name.chars().count();
-    if count > MAX_NAME_CHARS {
-        problems
-            .push(format!("Skill name '{name}' exceeds {MAX_NAME_CHARS} character limit ({count} chars)"));
-    }
+    check_length(&format!("Skill name '{name}'"), &name, MAX_NAME_CHARS, problems);
     if name != name.to_lowercase() {
         problems.push(format!("Skill name '{name}' must be lowercase"));
     }
@@ -149,13 +140,15 @@ fn is_alphanumeric(c: char) -> bool {
 pub(super) fn check_description(description: Option<&str>, problems: &mut Vec<String>) {
     match description {
         Some(text) if !python_strip(text).is_empty() => {
-            let count = text.chars().count();
-            if count > MAX_DESCRIPTION_CHARS {
-                problems.push(format!(
-                    "Description exceeds {MAX_DESCRIPTION_CHARS} character limit ({count} chars)"
-                ));
-            }
+            check_length("Description", text, MAX_DESCRIPTION_CHARS, problems);
         }
         _ => problems.push("Field 'description' must be a non-empty string".to_owned()),
+    }
+}
+
+fn check_length(what: &str, text: &str, most: usize, problems: &mut Vec<String>) {
+    let count = text.chars().count();
+    if count > most {
+        problems.push(format!("{what} exceeds {most} character limit ({count} chars)"));
     }
 }

@@ -46,7 +46,7 @@ struct Inner {
 /// Catalogues that were asked for: the same ones are asked for again. They belong to the library that they were
 /// rendered from, and are no part of what it says.
 #[derive(Debug, Default)]
-struct Rendered(Mutex<Vec<(CatalogFormat, Option<usize>, Budgeted)>>);
+struct Rendered(Mutex<Vec<((CatalogFormat, Option<usize>), Budgeted)>>);
 
 impl Clone for Rendered {
     fn clone(&self) -> Self {
@@ -92,18 +92,14 @@ impl SkillLibrary {
 
     /// What it takes in memory, about.
     pub(super) fn weight(&self) -> u64 {
-        let categories = self
-            .categories()
-            .iter()
-            .map(|category| category.path.len() + category.description.as_ref().map_or(0, String::len) + 60);
+        let categories = self.categories().iter().map(|Category { path, description }| {
+            path.len() + description.as_ref().map_or(0, String::len) + 60
+        });
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
         // A catalog or two. The skills are kept, and weighed, for themselves.
         let skill = |skill: &Arc<Skill>| {
-            let text = skill.path.as_str().len()
-                + skill.manifest.description.len()
-                + skill.location.as_str().len()
-                + 40;
-            2 * text + 40
+            let (path, location) = (skill.path.as_str(), skill.location.as_str());
+            2 * (path.len() + skill.manifest.description.len() + location.len() + 40) + 40
         };
         let text = self.list().iter().map(skill);
         (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64
@@ -117,16 +113,14 @@ impl SkillLibrary {
         render: impl FnOnce() -> Budgeted,
     ) -> Budgeted {
         let rendered = || self.inner.rendered.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |(known, most, _): &&(CatalogFormat, Option<usize>, Budgeted)| {
-            *known == format && *most == budget
-        };
-        if let Some((.., text)) = rendered().iter().find(known) {
+        let key = (format, budget);
+        if let Some((_, text)) = rendered().iter().find(|(known, _)| *known == key) {
             return text.clone();
         }
         let text = render();
         let mut rendered = rendered();
         rendered.truncate(MOST_RENDERED - 1);
-        rendered.insert(0, (format, budget, text.clone()));
+        rendered.insert(0, (key, text.clone()));
         text
     }
 

@@ -186,12 +186,11 @@ impl S3Backend {
     /// [`S3Backend::skill_resources`] and [`S3Backend::read`].
     pub async fn read_skill_resource(&self, skill: &str, resource: &str) -> Result<TextFile> {
         if resource.starts_with('/') {
-            return Err(Error::new(
-                ErrorKind::InvalidPath,
-                format!("invalid resource `{}`: it must be relative to the skill", shorten(resource)),
-            )
-            .at(resource)
-            .with_hint("write it as `references/guide.md`"));
+            let message =
+                format!("invalid resource `{}`: it must be relative to the skill", shorten(resource));
+            return Err(Error::new(ErrorKind::InvalidPath, message)
+                .at(resource)
+                .with_hint("write it as `references/guide.md`"));
         }
         let mut retries = Retries::new(self);
         loop {
@@ -206,15 +205,11 @@ impl S3Backend {
         let (union, path) = self.find_skill(skill, last).await?;
         // Parsed behind the skill, it is refused when it climbs.
         let location = path.join(resource)?;
-        match union.file(location.below_mount()) {
-            Some(found) => self.read_version(&location, found).await,
-            None => Err(Error::new(
-                ErrorKind::NotFound,
-                format!("the skill `{path}` has no file `{}`", shorten(resource)),
-            )
-            .at(&location)
-            .with_hint("list its resources")),
-        }
+        let found = union.file(location.below_mount()).ok_or_else(|| {
+            let message = format!("the skill `{path}` has no file `{}`", shorten(resource));
+            Error::new(ErrorKind::NotFound, message).at(&location).with_hint("list its resources")
+        })?;
+        self.read_version(&location, found).await
     }
 
     /// The skill that a path or a name means, with a listing that holds all of it.

@@ -5,6 +5,7 @@ mod tar;
 mod zip;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -86,17 +87,6 @@ pub(super) fn temporary() -> Result<Kept> {
     folder.map(Arc::new).map_err(failed("make a temporary folder in", &std::env::temp_dir()))
 }
 
-/// What became of an archive.
-#[derive(Debug)]
-pub(super) struct Unpacked {
-    /// The commit that `git archive` writes into what it makes.
-    pub(super) commit: Option<String>,
-    /// How much was written.
-    pub(super) bytes: u64,
-    /// How many files and folders there are.
-    pub(super) entries: usize,
-}
-
 /// Unpacks an archive into a folder that does not exist yet. When it is refused, nothing stays.
 pub(super) fn unpack(
     mut archive: File,
@@ -104,7 +94,7 @@ pub(super) fn unpack(
     target: &Path,
     limits: Limits,
     shown: &str,
-) -> Result<Unpacked> {
+) -> Result<Unpacker> {
     let packed =
         archive.rewind().and_then(|()| archive.metadata()).map_err(failed("read", Path::new(shown)))?;
     std::fs::create_dir(target).map_err(failed("make", target))?;
@@ -115,24 +105,23 @@ pub(super) fn unpack(
         unpacked: 0,
         entries: 0,
         known: BTreeMap::new(),
+        commit: None,
     };
     let result = match format {
         Format::Zip => zip::unpack(archive, &mut unpacker),
         Format::TarGz => tar::unpack(archive, &mut unpacker),
     };
-    let (bytes, entries) = (unpacker.unpacked, unpacker.entries);
-    result.map(|commit| Unpacked { commit, bytes, entries }).map_err(|refusal| {
+    result.map_err(|refusal| {
         // It goes with the temporary folder at the latest.
         let _ = std::fs::remove_dir_all(target);
         refusal.into_error(shown)
-    })
+    })?;
+    Ok(unpacker)
 }
 
 /// Why an archive is refused.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
-    #[error("the entry `{name}` {problem}")]
-    Entry { name: String, problem: String },
     #[error("{0}")]
     TooLarge(String),
     #[error("it is broken: {0}")]
@@ -144,13 +133,17 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn entry(name: &str, problem: impl Into<String>) -> Self {
-        Self::Entry { name: shorten(name), problem: problem.into() }
+    fn entry(name: &str, problem: impl Display) -> Self {
+        Self::Odd(format!("the entry `{}` {problem}", shorten(name)))
+    }
+
+    fn broken(error: impl Display) -> Self {
+        Self::Broken(error.to_string())
     }
 
     fn into_error(self, shown: &str) -> Error {
         let (kind, hint) = match &self {
-            Self::Entry { .. } | Self::Odd(_) => (
+            Self::Odd(_) => (
                 ErrorKind::InvalidInput,
                 "nothing of it was taken; pack ordinary files and folders anew, or do not trust where it comes from",
             ),
@@ -167,13 +160,18 @@ impl Refusal {
 type Checked<T> = Result<T, Refusal>;
 
 /// The one door through which bytes of an archive reach the disk.
-struct Unpacker {
+#[derive(Debug)]
+pub(super) struct Unpacker {
     target: PathBuf,
     limits: Limits,
     /// The size of the archive.
     packed: u64,
-    unpacked: u64,
-    entries: usize,
+    /// How many bytes were written.
+    pub(super) unpacked: u64,
+    /// How many files and folders there are.
+    pub(super) entries: usize,
+    /// The commit that `git archive` writes into what it makes.
+    commit: Option<String>,
     /// Everything that is there, by its name in one case and one normal form: what some disks take for one
     /// name must be one name. With how it is spelled, and whether it is a folder.
     known: BTreeMap<String, (String, bool)>,
@@ -240,10 +238,8 @@ impl Unpacker {
             file.write_all(&buffer[..read]).map_err(Refusal::Write)?;
         }
         if written != size {
-            return Err(Refusal::Broken(format!(
-                "`{}` should have {size} bytes and has {written}",
-                shorten(&name)
-            )));
+            let name = shorten(&name);
+            return Err(Refusal::Broken(format!("`{name}` should have {size} bytes and has {written}")));
         }
         Ok(())
     }
@@ -256,10 +252,9 @@ impl Unpacker {
             return Err(Refusal::TooLarge(format!("it unpacks to more than {max_unpacked_bytes} bytes")));
         }
         if self.unpacked > UNMEASURED_BYTES && self.unpacked / max_ratio.max(1) > self.packed {
-            return Err(Refusal::TooLarge(format!(
-                "it has {} bytes and unpacks to more than {max_ratio} times that",
-                self.packed
-            )));
+            let message =
+                format!("it has {} bytes and unpacks to more than {max_ratio} times that", self.packed);
+            return Err(Refusal::TooLarge(message));
         }
         Ok(())
     }
@@ -434,6 +429,7 @@ mod tests {
             unpacked: 0,
             entries: 0,
             known: BTreeMap::new(),
+            commit: None,
         }
     }
 

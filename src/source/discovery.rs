@@ -107,7 +107,7 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
                 // Not where the archive of the whole site lies: no name has an underscore.
                 let folder = source.kept.insert(kept).path().join(format!("_{}", entry.name));
                 let packed = unpack(&file, local, &folder, left)?;
-                left.max_unpacked_bytes -= packed.bytes.min(left.max_unpacked_bytes);
+                left.max_unpacked_bytes -= packed.unpacked.min(left.max_unpacked_bytes);
                 left.max_entries -= packed.entries.min(left.max_entries);
                 let real = folder.canonicalize().map_err(failed("open", &folder))?;
                 let mut unpacked = Scan::new(&real, options.limits);
@@ -145,7 +145,7 @@ fn parse<T: serde::de::DeserializeOwned>(scan: &Scan, path: &Path) -> Result<T, 
     serde_json::from_slice(&bytes).map_err(|error| format!("`{name}` is not as it should be: {error}"))
 }
 
-fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -> Result<archive::Unpacked> {
+fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -> Result<archive::Unpacker> {
     let Content::File(path) = &file.content else {
         return Err(Error::new(ErrorKind::Internal, format!("`{name}` lies in no file")));
     };

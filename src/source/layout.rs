@@ -121,11 +121,9 @@ pub(super) fn read(
     }
     source.skipped.append(&mut scan.skipped);
     if source.skills.is_empty() && !source.skipped.iter().any(|skipped| skipped.refused) {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            format!("there is no SKILL.md in `{}`", source.origin.location),
-        )
-        .with_hint("name a folder that is a skill, or one with skills in it"));
+        let message = format!("there is no SKILL.md in `{}`", source.origin.location);
+        return Err(Error::new(ErrorKind::NotFound, message)
+            .with_hint("name a folder that is a skill, or one with skills in it"));
     }
     Ok(())
 }

@@ -195,12 +195,11 @@ impl Scan {
         for entry in std::fs::read_dir(folder).map_err(failed("list", folder))? {
             let entry = entry.map_err(failed("list", folder))?;
             self.entries += 1;
-            if self.entries > self.limits.max_entries {
-                return Err(Error::new(
-                    ErrorKind::TooLarge,
-                    format!("the source has more than {} files and folders", self.limits.max_entries),
-                )
-                .with_hint("name a smaller folder, or raise the limit"));
+            let most = self.limits.max_entries;
+            if self.entries > most {
+                let message = format!("the source has more than {most} files and folders");
+                return Err(Error::new(ErrorKind::TooLarge, message)
+                    .with_hint("name a smaller folder, or raise the limit"));
             }
             let kind = entry.file_type().map_err(failed("list", folder))?;
             let raw = entry.file_name();

@@ -106,21 +106,14 @@ fn in_fields(text: &str, frontmatter: Range<usize>, found: &mut Vec<Range<usize>
     let mut at = frontmatter.start;
     let mut inside = false;
     for line in text[frontmatter].split_inclusive('\n') {
-        let key = line.strip_prefix("allowed-tools").map(|rest| (line.len() - rest.len(), rest.trim_start()));
-        let value = match key {
-            Some((length, rest)) if rest.starts_with(':') => {
-                inside = true;
-                length + line[length..].find(':').map_or(0, |colon| colon + 1)
-            }
-            _ => {
-                inside &= line.starts_with([' ', '\t', '-', ']', '#']) || line.trim().is_empty();
-                0
-            }
-        };
-        if inside {
-            words(&line[value..], at + value, found);
-        }
+        let value = line.strip_prefix("allowed-tools").and_then(|rest| rest.trim_start().strip_prefix(':'));
+        let goes_on = line.starts_with([' ', '\t', '-', ']', '#']) || line.trim().is_empty();
+        inside = value.is_some() || (inside && goes_on);
         at += line.len();
+        if inside {
+            let value = value.unwrap_or(line);
+            words(value, at - value.len(), found);
+        }
     }
 }
 
@@ -244,16 +237,13 @@ fn whole(text: &str, span: Range<usize>) -> Option<Range<usize>> {
     let end = text.find('(').unwrap_or(text.len());
     ours(&text[..end])?;
     let arguments = &text[end..];
-    let depths = arguments.chars().scan(0i32, |depth, c| {
-        *depth += i32::from(c == '(') - i32::from(c == ')');
-        Some(*depth)
+    let mut depth = 0;
+    let close = arguments.find(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        depth == 0
     });
     // One pair of parentheses around all that follows.
-    let closes = depths.collect::<Vec<_>>();
-    let balanced = match closes.iter().position(|depth| *depth == 0) {
-        None => arguments.is_empty(),
-        Some(at) => at + 1 == closes.len(),
-    };
+    let balanced = close.map_or(0, |at| at + 1) == arguments.len();
     (balanced && !text.contains('\n')).then(|| start..start + end)
 }
 

@@ -11,7 +11,7 @@ use super::scan::sum;
 use super::{SkillFiles, SourceFile, failed};
 use crate::ambient::Ambient;
 use crate::error::{Error, ErrorKind, Result};
-use crate::path::check_relative;
+use crate::path::{check_relative, parents};
 
 /// What happens to files that are there and say something else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -89,26 +89,21 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
         return Err(in_the_way(&path, what));
     }
     let content = File::open(&path).and_then(sum).map_err(failed("read", &path))?;
-    match content == (file.size, file.sha256) {
-        true => Ok(There::Same),
-        false if existing == Existing::Replace => Ok(There::Other),
-        false => Err(Error::new(
-            ErrorKind::AlreadyExists,
-            format!("`{}` is there and has other content; nothing was written", path.display()),
-        )
-        .with_hint("choose another folder, or replace what is there on purpose")),
+    if content == (file.size, file.sha256) {
+        return Ok(There::Same);
     }
+    if existing == Existing::Replace {
+        return Ok(There::Other);
+    }
+    let message = format!("`{}` is there and has other content; nothing was written", path.display());
+    Err(Error::new(ErrorKind::AlreadyExists, message)
+        .with_hint("choose another folder, or replace what is there on purpose"))
 }
 
 /// Where a file belongs, when all folders above it are there and are folders; `None` when one is missing.
 fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
-    let mut path = root.to_owned();
-    let mut parts = name.split('/').peekable();
-    while let Some(part) = parts.next() {
-        path.push(part);
-        if parts.peek().is_none() {
-            break;
-        }
+    for folder in parents(name) {
+        let path = root.join(folder);
         match path.symlink_metadata() {
             Ok(meta) if meta.is_dir() => {}
             Ok(meta) => {
@@ -118,7 +113,7 @@ fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
             Err(error) => return Err(failed("look at", &path)(error)),
         }
     }
-    Ok(Some(path))
+    Ok(Some(root.join(name)))
 }
 
 fn in_the_way(path: &Path, what: &str) -> Error {
@@ -145,11 +140,9 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
     let result = put(&temporary, file).and_then(|()| {
         // On a disk that knows no case, a file that was not there may be by now.
         if !replace && path.symlink_metadata().is_ok() {
-            return Err(Error::new(
-                ErrorKind::AlreadyExists,
-                format!("`{}` has appeared meanwhile, or differs from another only in case", path.display()),
-            )
-            .with_hint("write to an empty folder"));
+            let path = path.display();
+            let message = format!("`{path}` has appeared meanwhile, or differs from another only in case");
+            return Err(Error::new(ErrorKind::AlreadyExists, message).with_hint("write to an empty folder"));
         }
         std::fs::rename(&temporary, &path).map_err(failed("write", &path))
     });

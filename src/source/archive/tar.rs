@@ -23,7 +23,7 @@ struct Extended {
     sparse: bool,
 }
 
-pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<Option<String>> {
+pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let limits = unpacker.limits;
     let most = limits.max_unpacked_bytes.saturating_add(limits.max_entries as u64 * ENTRY_BYTES);
     // What is behind the content counts too: empty entries and padding are packed best of all.
@@ -34,11 +34,7 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<Option<Stri
         .saturating_add(1024 * ENTRY_BYTES);
     let (inner, stopped) = (MultiGzDecoder::new(BufReader::new(file)), Cell::new(false));
     let mut archive = Archive::new(Bounded { inner, left: most.min(ratio), stopped: &stopped });
-    let result = entries(&mut archive, unpacker).and_then(|commit| {
-        rest(archive.into_inner())?;
-        Ok(commit)
-    });
-    match result {
+    match entries(&mut archive, unpacker).and_then(|()| rest(archive.into_inner())) {
         // The bound was hit inside the library: say that, and not what it made of it.
         Err(Refusal::Broken(_)) if stopped.get() => {
             Err(Refusal::TooLarge("it unpacks to more than the limits allow".to_owned()))
@@ -47,20 +43,19 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<Option<Stri
     }
 }
 
-fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checked<Option<String>> {
-    let mut commit = None;
+fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checked<()> {
     let mut next = Extended::default();
-    for entry in archive.entries().map_err(broken)?.raw(true) {
-        let mut entry = entry.map_err(broken)?;
+    for entry in archive.entries().map_err(Refusal::broken)?.raw(true) {
+        let mut entry = entry.map_err(Refusal::broken)?;
         unpacker.count()?;
         let header = entry.header().clone();
-        let size = header.entry_size().map_err(broken)?;
+        let size = header.entry_size().map_err(Refusal::broken)?;
         match header.entry_type() {
             EntryType::XGlobalHeader => {
                 for (key, value) in pax(&mut entry, size)? {
                     if key == "comment" {
                         let text = String::from_utf8_lossy(&value).into_owned();
-                        commit = super::is_commit(&text).then_some(text);
+                        unpacker.commit = super::is_commit(&text).then_some(text);
                     } else if matches!(key.as_str(), "path" | "linkpath" | "size")
                         || key.starts_with("GNU.sparse")
                     {
@@ -98,36 +93,34 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
         }
         let said = std::mem::take(&mut next);
         let raw = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
-        let name = String::from_utf8_lossy(&raw).into_owned();
+        let refused = |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(&raw), problem));
         // The better reason first.
         super::parse(&raw)?;
         if said.sparse || header.entry_type() == EntryType::GNUSparse {
-            return Err(Refusal::entry(&name, "is a sparse file, which is not read"));
+            return refused("is a sparse file, which is not read");
         }
         if said.size.is_some_and(|said| said != size) {
-            return Err(Refusal::entry(&name, "has two sizes"));
+            return refused("has two sizes");
         }
         match header.entry_type() {
             // In old archives a folder is a file whose name ends in a slash.
             EntryType::Regular if raw.ends_with(b"/") && size == 0 => unpacker.folder(&raw)?,
             EntryType::Regular => unpacker.file(&raw, size, &mut entry)?,
             EntryType::Directory if size == 0 => unpacker.folder(&raw)?,
-            EntryType::Directory => {
-                return Err(Refusal::entry(&name, "is a folder and has the content of a file"));
-            }
-            EntryType::Symlink => return Err(Refusal::entry(&name, "is a link")),
-            EntryType::Link => return Err(Refusal::entry(&name, "is a hard link")),
-            _ => return Err(Refusal::entry(&name, "is neither a file nor a folder")),
+            EntryType::Directory => return refused("is a folder and has the content of a file"),
+            EntryType::Symlink => return refused("is a link"),
+            EntryType::Link => return refused("is a hard link"),
+            _ => return refused("is neither a file nor a folder"),
         }
     }
-    Ok(commit)
+    Ok(())
 }
 
 /// Behind the end there may be nothing but padding. Reading it also checks the sum of the compressed data.
 fn rest(mut reader: impl Read) -> Checked<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        match reader.read(&mut buffer).map_err(broken)? {
+        match reader.read(&mut buffer).map_err(Refusal::broken)? {
             0 => return Ok(()),
             read if buffer[..read].iter().any(|byte| *byte != 0) => {
                 return Err(Refusal::Odd("something stands behind its end".to_owned()));
@@ -140,12 +133,11 @@ fn rest(mut reader: impl Read) -> Checked<()> {
 /// A short header, whole.
 fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
     if size > MAX_HEADER_BYTES {
-        return Err(Refusal::TooLarge(format!(
-            "it has a header of {size} bytes; {MAX_HEADER_BYTES} are the limit"
-        )));
+        let message = format!("it has a header of {size} bytes; {MAX_HEADER_BYTES} are the limit");
+        return Err(Refusal::TooLarge(message));
     }
     let mut bytes = Vec::new();
-    entry.read_to_end(&mut bytes).map_err(broken)?;
+    entry.read_to_end(&mut bytes).map_err(Refusal::broken)?;
     if bytes.len() as u64 != size {
         return Err(Refusal::Broken("a header is cut off".to_owned()));
     }
@@ -170,11 +162,6 @@ fn records(mut bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         bytes = &bytes[length..];
     }
     Some(records)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn broken(error: std::io::Error) -> Refusal {
-    Refusal::Broken(error.to_string())
 }
 
 /// Ends with an error where the bound is, and says that it was this one.

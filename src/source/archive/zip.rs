@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 use zip::read::{ArchiveOffset, Config};
-use zip::result::ZipError;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::{Checked, Refusal, Unpacker};
@@ -24,7 +23,7 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 
-pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<String>> {
+pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let end = End::read(&mut file, unpacker.packed)?;
     let most = unpacker.limits.max_entries;
     if end.entries > most {
@@ -32,7 +31,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<
     }
     end.check_table(&mut file)?;
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
-    let mut archive = ZipArchive::with_config(config, file).map_err(broken)?;
+    let mut archive = ZipArchive::with_config(config, file).map_err(Refusal::broken)?;
     for raw in archive.file_names_raw() {
         // The better reason first: what is wrong with a name says more than that two records differ.
         super::parse(raw)?;
@@ -44,35 +43,33 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<
         return Err(Refusal::Odd("its table of contents is not where its end says".to_owned()));
     }
     for index in 0..archive.len() {
-        let entry = archive.by_index_data(index).map_err(broken)?;
-        let name = String::from_utf8_lossy(entry.name_raw()).into_owned();
+        let entry = archive.by_index_data(index).map_err(Refusal::broken)?;
+        let refused =
+            |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(entry.name_raw()), problem));
         if entry.encrypted() {
-            return Err(Refusal::entry(&name, "is encrypted"));
+            return refused("is encrypted");
         }
         match entry.unix_mode().map_or(0, |mode| mode & KIND) {
             0 | FOLDER | FILE => {}
-            LINK => return Err(Refusal::entry(&name, "is a link")),
-            _ => return Err(Refusal::entry(&name, "is neither a file nor a folder")),
+            LINK => return refused("is a link"),
+            _ => return refused("is neither a file nor a folder"),
         }
         if !matches!(entry.compression(), CompressionMethod::Stored | CompressionMethod::Deflated) {
-            return Err(Refusal::entry(
-                &name,
-                format!("is packed with {}, which is not read", entry.compression()),
-            ));
+            return refused(&format!("is packed with {}, which is not read", entry.compression()));
         }
     }
     archive
         .validate_header_consistency()
         .map_err(|error| Refusal::Odd(format!("its table of contents and its entries differ: {error}")))?;
-    let commit =
+    unpacker.commit =
         std::str::from_utf8(archive.comment()).ok().filter(|text| super::is_commit(text)).map(str::to_owned);
     for index in 0..archive.len() {
         unpacker.count()?;
-        let entry = archive.by_index(index).map_err(broken)?;
+        let entry = archive.by_index(index).map_err(Refusal::broken)?;
         let raw = entry.name_raw().to_vec();
         // A second name in an extra field would be believed by some readers only.
         let refused = |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(&raw), problem));
-        if entry.name().map_err(broken)?.as_bytes() != raw {
+        if entry.name().map_err(Refusal::broken)?.as_bytes() != raw {
             return refused("has two names, or a name that is no UTF-8");
         }
         let is_folder = entry.unix_mode().is_some_and(|mode| mode & KIND == FOLDER);
@@ -83,12 +80,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<Option<
             (false, size) => unpacker.file(&raw, size, entry)?,
         }
     }
-    Ok(commit)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn broken(error: ZipError) -> Refusal {
-    Refusal::Broken(error.to_string())
+    Ok(())
 }
 
 /// What the end of the archive says of it.
@@ -107,11 +99,10 @@ fn number(record: &[u8], from: usize, length: usize) -> u64 {
 impl End {
     /// Exactly one end record, at the very end, right behind the table of contents.
     fn read(file: &mut File, size: u64) -> Checked<Self> {
-        let io = |error: std::io::Error| Refusal::Broken(error.to_string());
         let tail = size.min((END_BYTES + usize::from(u16::MAX) + 20) as u64);
-        file.seek(SeekFrom::Start(size - tail)).map_err(io)?;
+        file.seek(SeekFrom::Start(size - tail)).map_err(Refusal::broken)?;
         let mut bytes = Vec::new();
-        file.take(tail).read_to_end(&mut bytes).map_err(io)?;
+        file.take(tail).read_to_end(&mut bytes).map_err(Refusal::broken)?;
         let Some(at) = bytes.windows(4).rposition(|window| window == END) else {
             return Err(Refusal::Broken("it is no zip archive, or its end is missing".to_owned()));
         };
@@ -142,16 +133,15 @@ impl End {
     /// The table has as many records as the end says, one behind the other, and none of them has its sizes or its
     /// place somewhere else.
     fn check_table(&self, file: &mut File) -> Checked<()> {
-        let io = |error: std::io::Error| Refusal::Broken(error.to_string());
         if self.length > MAX_TABLE_BYTES {
             return Err(Refusal::TooLarge(format!(
                 "its table of contents has {} bytes; {MAX_TABLE_BYTES} are the limit",
                 self.length
             )));
         }
-        file.seek(SeekFrom::Start(self.directory)).map_err(io)?;
+        file.seek(SeekFrom::Start(self.directory)).map_err(Refusal::broken)?;
         let mut table = Vec::new();
-        file.take(self.length).read_to_end(&mut table).map_err(io)?;
+        file.take(self.length).read_to_end(&mut table).map_err(Refusal::broken)?;
         let (mut rest, mut count) = (table.as_slice(), 0);
         while !rest.is_empty() {
             let size = 46 + number(rest, 28, 2) + number(rest, 30, 2) + number(rest, 32, 2);
