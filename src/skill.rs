@@ -54,6 +54,20 @@ impl Skill {
         load::in_memory(path, content)
     }
 
+    /// A skill of which no more is known than what it says of itself.
+    pub(crate) fn unlisted(path: SkillPath, manifest: Manifest) -> crate::Result<Self> {
+        Ok(Self {
+            location: path.join("SKILL.md")?,
+            path,
+            library: None,
+            manifest,
+            size: 0,
+            etag: None,
+            resources: Vec::new(),
+            diagnostics: Vec::new(),
+        })
+    }
+
     /// The path of its directory.
     #[must_use]
     pub fn directory(&self) -> VirtualPath {

@@ -21,7 +21,6 @@
 
 #[cfg(feature = "import")]
 mod archive;
-mod assemble;
 #[cfg(feature = "import")]
 mod discovery;
 #[cfg(feature = "import")]

@@ -217,12 +217,7 @@ fn plain_lines(value: &str, chunk: &str) -> String {
 }
 
 fn unquoted(value: &str) -> &str {
-    for quote in ['"', '\''] {
-        if let Some(inner) = value.strip_prefix(quote).and_then(|v| v.strip_suffix(quote)) {
-            return inner;
-        }
-    }
-    value
+    ['"', '\''].into_iter().find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote)).unwrap_or(value)
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
     // Aliases could make a large tree of a small text; an honest one is no larger than its text.
     let nodes = Cell::new(text.len() + 1);
     let shape = ShapeSeed(&nodes).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
-    let mut found = Found { duplicates: Vec::new(), bytes_left: 2 * text.len() + 16 };
+    let mut found = Found { duplicates: Vec::new(), bytes_left: Cell::new(2 * text.len() + 16) };
     let tree = TreeSeed { shape: &shape, found: &mut found };
     let tree = tree.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
     Ok((tree, found.duplicates))
@@ -121,6 +121,13 @@ fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
+/// Takes from a budget that only aliases exceed.
+fn spend<E: Error>(budget: &Cell<usize>, amount: usize) -> Result<(), E> {
+    let left = budget.get().checked_sub(amount);
+    budget.set(left.ok_or_else(|| E::custom("aliases make it larger than its text"))?);
+    Ok(())
+}
+
 #[derive(Debug)]
 enum Shape {
     Null,
@@ -137,10 +144,7 @@ struct ShapeSeed<'c>(&'c Cell<usize>);
 impl<'de> DeserializeSeed<'de> for ShapeSeed<'_> {
     type Value = Shape;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Shape, D::Error> {
-        match self.0.get().checked_sub(1) {
-            Some(left) => self.0.set(left),
-            None => return Err(D::Error::custom("aliases make it larger than its text")),
-        }
+        spend(self.0, 1)?;
         deserializer.deserialize_any(self)
     }
 }
@@ -220,17 +224,7 @@ impl Visitor<'_> for TextSeed {
 /// What is found on the way through a tree.
 struct Found {
     duplicates: Vec<String>,
-    bytes_left: usize,
-}
-
-impl Found {
-    fn text<E: Error>(&mut self, text: String) -> Result<String, E> {
-        match self.bytes_left.checked_sub(text.len()) {
-            Some(left) => self.bytes_left = left,
-            None => return Err(E::custom("aliases make it larger than its text")),
-        }
-        Ok(text)
-    }
+    bytes_left: Cell<usize>,
 }
 
 /// Reads what the shape says is there.
@@ -246,7 +240,8 @@ impl<'de> DeserializeSeed<'de> for TreeSeed<'_, '_> {
             Shape::Null => IgnoredAny::deserialize(deserializer).map(|_| Yaml::Null),
             Shape::Scalar => {
                 let text = TextSeed.deserialize(deserializer)?;
-                self.found.text(text).map(Yaml::Text)
+                spend(&self.found.bytes_left, text.len())?;
+                Ok(Yaml::Text(text))
             }
             Shape::List(_) => deserializer.deserialize_seq(self),
             Shape::Map(_) => deserializer.deserialize_map(self),
@@ -277,7 +272,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_, '_> {
         let mut entries: Vec<(String, Yaml)> = Vec::with_capacity(shapes.len());
         for shape in shapes {
             let Some(key) = access.next_key_seed(TextSeed)? else { break };
-            let key = found.text(key)?;
+            spend(&found.bytes_left, key.len())?;
             let value = access.next_value_seed(TreeSeed { shape, found })?;
             if entries.iter().any(|(known, _)| *known == key) {
                 found.duplicates.push(key);

@@ -105,17 +105,11 @@ struct JsonSkill<'a> {
 #[derive(Serialize)]
 struct JsonCatalog<'a> {
     skills: Vec<JsonSkill<'a>>,
-    categories: Vec<JsonCategory<'a>>,
+    categories: Vec<Category>,
     left_out: usize,
     shortened: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
-}
-
-#[derive(Serialize)]
-struct JsonCategory<'a> {
-    path: &'a str,
-    description: Option<String>,
 }
 
 impl Catalog<'_> {
@@ -169,9 +163,8 @@ impl Catalog<'_> {
                 }
                 text += &format!("## {category}\n\n");
                 let described = self.categories.iter().find(|known| known.path == category);
-                let description =
-                    described.and_then(|known| known.description.as_deref()).unwrap_or_default();
-                let description = self.cut(&one_line(description));
+                let description = described.and_then(|known| known.description.as_deref());
+                let description = self.cut(&one_line(description.unwrap_or_default()));
                 if !description.is_empty() {
                     text += &format!("{description}\n\n");
                 }
@@ -224,13 +217,9 @@ impl Catalog<'_> {
         let used = |category: &&Category| {
             self.skills.iter().any(|skill| is_within(skill.category(), &category.path))
         };
-        let categories = self.categories.iter().filter(used).map(|category| JsonCategory {
-            path: &category.path,
-            description: category
-                .description
-                .as_deref()
-                .map(|text| self.cut(text))
-                .filter(|text| !text.is_empty()),
+        let categories = self.categories.iter().filter(used).map(|category| {
+            let description = category.description.as_deref().map(|text| self.cut(text));
+            Category { path: category.path.clone(), description: description.filter(|text| !text.is_empty()) }
         });
         let catalog = JsonCatalog {
             skills: skills.collect(),

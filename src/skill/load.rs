@@ -272,14 +272,6 @@ pub(super) fn in_memory(path: &str, content: &str) -> Result<Skill> {
         Error::new(ErrorKind::InvalidSkill, format!("the skill `{skill}` cannot be used: {why}"))
             .at(&location)
     })?;
-    Ok(Skill {
-        path: skill,
-        location,
-        library: None,
-        manifest: document.manifest,
-        size: content.len() as u64,
-        etag: None,
-        resources: Vec::new(),
-        diagnostics: document.diagnostics,
-    })
+    let (size, diagnostics) = (content.len() as u64, document.diagnostics);
+    Ok(Skill { size, diagnostics, ..Skill::unlisted(skill, document.manifest)? })
 }

@@ -8,8 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::archive;
-use super::assemble::{overlapping, skill_of};
-use super::scan::{Found, Scan, join};
+use super::scan::{Found, Scan, join, overlapping, skill_of};
 use super::{Content, DISCOVERY_INDEX, Format, Source, SourceFile, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative};

@@ -54,28 +54,29 @@ pub struct ExportedSkill {
 /// may say; [`ErrorKind::Unavailable`] when the archive cannot be written.
 pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Result<Exported> {
     let documents: Vec<Document> = skills.iter().map(document).collect::<Result<_>>()?;
-    let names = names(skills, &documents);
-    let mut order: Vec<usize> = (0..skills.len()).collect();
-    order.sort_by_key(|index| &names[*index]);
+    let mut named: Vec<_> =
+        names(skills, &documents).into_iter().zip(skills.iter().zip(&documents)).collect();
+    named.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut archive = Packer::new(format, out);
     let mut index = Index { schema: SCHEMA.to_owned(), skills: Vec::new() };
     let mut exported = Vec::new();
-    for at in order {
-        let (skill, name, manifest) = (&skills[at], &names[at], &documents[at].manifest);
+    for (name, (skill, document)) in named {
         let (kind, url, bytes) = match skill.files.as_slice() {
             [only] => (EntryKind::SkillMd, format!("{name}/SKILL.md"), only.read()?),
             _ => (EntryKind::Archive, format!("{name}{}", format.extension()), pack(skill, format)?),
         };
         let digest = format!("sha256:{}", Digest::of(&bytes));
         archive.add(&format!("{FOLDER}/{url}"), &bytes)?;
-        exported.push(ExportedSkill {
-            path: skill.path.clone(),
-            name: name.clone(),
-            url: url.clone(),
+        let description = document.manifest.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
+        let (path, entry_name, entry_url) = (skill.path.clone(), name.clone(), url.clone());
+        index.skills.push(Entry {
+            name: entry_name,
+            kind,
+            description,
+            url: entry_url,
             digest: digest.clone(),
         });
-        let description = manifest.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
-        index.skills.push(Entry { name: name.clone(), kind, description, url, digest });
+        exported.push(ExportedSkill { path, name, url, digest });
     }
     let paths: BTreeMap<&str, &str> = exported
         .iter()
@@ -113,11 +114,12 @@ fn pack(skill: &SkillFiles, format: Format) -> Result<Bytes> {
     let mut bytes = Vec::new();
     let mut archive = Packer::new(format, &mut bytes);
     for file in &skill.files {
-        // Another spelling beside it would be taken for the same file.
-        if main != Some(file.name.as_str()) && file.name.eq_ignore_ascii_case("SKILL.md") {
-            continue;
-        }
-        let name = if main == Some(file.name.as_str()) { "SKILL.md" } else { &file.name };
+        let name = match file.name.as_str() {
+            name if main == Some(name) => "SKILL.md",
+            // Another spelling beside it would be taken for the same file.
+            name if name.eq_ignore_ascii_case("SKILL.md") => continue,
+            name => name,
+        };
         archive.add(name, &file.read()?)?;
     }
     archive.finish()?;

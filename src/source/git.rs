@@ -97,12 +97,10 @@ fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
     let shown = redacted(url);
     let said = String::from_utf8_lossy(&output.stderr).replace(url, &shown);
     let said = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-    let missing = said.contains("couldn't find remote ref") || said.contains("not our ref");
-    let (kind, hint) = match missing {
-        true => (ErrorKind::NotFound, "name a branch, tag or full commit that the repository has"),
-        false => {
-            (ErrorKind::Unavailable, "try `git ls-remote` with the same URL to see whether it can be reached")
-        }
+    let (kind, hint) = if said.contains("couldn't find remote ref") || said.contains("not our ref") {
+        (ErrorKind::NotFound, "name a branch, tag or full commit that the repository has")
+    } else {
+        (ErrorKind::Unavailable, "try `git ls-remote` with the same URL to see whether it can be reached")
     };
     Err(Error::new(kind, format!("cannot fetch `{}`: {}", shorten(&shown), shorten(&said))).with_hint(hint))
 }

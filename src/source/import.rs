@@ -137,7 +137,8 @@ pub fn import(source: Source, options: &ImportOptions<'_>) -> Result<Imported> {
     for skill in &source.skills {
         match decide(skill, &source.origin, options)? {
             Ok((imported, document)) => {
-                if let Some(skill) = listed(skill, document) {
+                // To look at what it depends on.
+                if let Ok(skill) = Skill::unlisted(skill.path.clone(), document.manifest.clone()) {
                     library.register(skill);
                 }
                 skills.push(imported);
@@ -173,21 +174,17 @@ fn decide<'s>(
     if !dangerous.is_empty() && !options.accept_dangerous {
         let agreed = options.confirm.is_some_and(|confirm| confirm(skill.path.as_str(), &dangerous));
         if !agreed {
-            let reason = format!(
-                "it requires {}, and nobody agreed to that; `--accept-dangerous` does",
-                dangerous.join(", ")
-            );
+            let what = dangerous.join(", ");
+            let reason = format!("it requires {what}, and nobody agreed to that; `--accept-dangerous` does");
             return refuse(reason, dangerous);
         }
     }
     let mut diagnostics = document.diagnostics.clone();
-    let mut warn = |code: &'static str, message: String| {
-        let file = format!("{}/SKILL.md", skill.path);
-        diagnostics.push(Diagnostic::new(Severity::Warning, code, file, message));
-    };
     let missing: Vec<String> = tools::missing(&document.manifest).into_iter().collect();
     if !missing.is_empty() {
-        warn("missing-tool", format!("it may use tools that are not known here: {}", missing.join(", ")));
+        let file = format!("{}/SKILL.md", skill.path);
+        let message = format!("it may use tools that are not known here: {}", missing.join(", "));
+        diagnostics.push(Diagnostic::new(Severity::Warning, "missing-tool", file, message));
     }
     let (mut files, mut left_out) = (Vec::new(), Vec::new());
     let (mut translated, mut scripts) = (BTreeSet::new(), false);
@@ -290,20 +287,6 @@ fn dangerous(document: &Document) -> Vec<String> {
         }
     }
     DANGEROUS_CAPABILITIES.into_iter().filter(|name| found.contains(*name)).map(str::to_owned).collect()
-}
-
-/// The skill as a library would list it, to look at what it depends on.
-fn listed(skill: &SourceSkill, document: &Document) -> Option<Skill> {
-    Some(Skill {
-        path: skill.path.clone(),
-        location: skill.path.join("SKILL.md").ok()?,
-        library: None,
-        manifest: document.manifest.clone(),
-        size: 0,
-        etag: None,
-        resources: Vec::new(),
-        diagnostics: Vec::new(),
-    })
 }
 
 #[cfg(test)]

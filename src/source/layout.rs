@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::assemble::{overlapping, skill_of};
-use super::scan::{Found, NEVER, Scan, join};
+use super::scan::{Found, NEVER, Scan, join, overlapping, skill_of};
 use super::{
     DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Skipped, Source, SourceCategory, SourceOptions,
     SourceSkill, failed,
@@ -109,7 +108,7 @@ pub(super) fn read(
     let paths = paths(source.layout, &found, &name);
     let (category, mut taken) = (options.category.as_deref().unwrap_or_default(), BTreeSet::new());
     for (found, path) in found.iter().zip(paths) {
-        let path = join(category, &path);
+        let path = join(category, path);
         match take_skill(&mut scan, &mut taken, found, &path)? {
             Ok(skill) => source.skills.push(skill),
             Err(reason) if found.path.is_empty() => source.refuse(&path, &path, reason),
@@ -167,37 +166,22 @@ fn detect(root: &Path, kind: OriginKind) -> Layout {
 }
 
 /// The library's path of each skill.
-fn paths(layout: Layout, found: &[Found], root_name: &str) -> Vec<String> {
-    let plain = |found: &Found| match found.path.as_str() {
-        "" => root_name.to_owned(),
-        path => path.strip_prefix("skills/").unwrap_or(path).to_owned(),
-    };
+fn paths<'f>(layout: Layout, found: &'f [Found], root_name: &'f str) -> Vec<&'f str> {
+    let path = |found: &'f Found| if found.path.is_empty() { root_name } else { found.path.as_str() };
+    let paths = found.iter().map(path);
     if layout != Layout::Repository {
-        return found.iter().map(plain).collect();
+        return paths.map(|path| path.strip_prefix("skills/").unwrap_or(path)).collect();
     }
     // The shortest end of each path that no other skill has too: its folder, that and the one above, or all.
-    let ends = |path: &str| {
-        let leaf = leaf(path).to_owned();
-        let above = path.rsplit('/').nth(1).map(|parent| format!("{parent}/{leaf}"));
-        let above = above.unwrap_or_else(|| leaf.clone());
-        [leaf, above, path.to_owned()]
+    let ends = |path: &'f str| {
+        let above = path.rmatch_indices('/').nth(1).map_or(path, |(at, _)| &path[at + 1..]);
+        [leaf(path), above, path]
     };
-    let mut count: BTreeMap<String, usize> = BTreeMap::new();
-    for found in found {
-        for end in BTreeSet::from(ends(&found.path)) {
-            *count.entry(end).or_default() += 1;
-        }
+    let mut count: BTreeMap<&str, usize> = BTreeMap::new();
+    for end in paths.clone().flat_map(|path| BTreeSet::from(ends(path))) {
+        *count.entry(end).or_default() += 1;
     }
-    found
-        .iter()
-        .map(|found| match found.path.as_str() {
-            "" => root_name.to_owned(),
-            path => ends(path)
-                .into_iter()
-                .find(|end| count.get(end) == Some(&1))
-                .unwrap_or_else(|| path.to_owned()),
-        })
-        .collect()
+    paths.map(|path| ends(path).into_iter().find(|end| count[end] == 1).unwrap_or(path)).collect()
 }
 
 /// The skill in a folder, or why it is refused.

@@ -24,10 +24,8 @@ impl Place {
         if text.is_empty() {
             return bad("no source is named".to_owned(), "name a folder, an archive or a git URL");
         }
-        let (url, reference) = match text.split_once('#') {
-            Some((url, reference)) => (url, Some(reference)),
-            None => (text, None),
-        };
+        let (url, reference) =
+            text.split_once('#').map_or((text, None), |(url, reference)| (url, Some(reference)));
         let lower = url.to_ascii_lowercase();
         let scheme = lower.find("://").map(|at| &lower[..at + 3]);
         let known = SCHEMES.iter().any(|known| scheme == Some(known));

@@ -1,19 +1,27 @@
-//! Walks local folders: where skills are, and which files they have.
+//! Walks local folders: where skills are, which files they have, and what these say of them.
 
+use std::collections::BTreeSet;
 use std::fs::{File, FileType};
 use std::io::Read;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use sha2::Digest as _;
 
-use super::{Content, DESCRIPTION_FILE, Limits, Skipped, SourceFile, failed};
+use super::{
+    Content, DESCRIPTION_FILE, Limits, Registry, Skipped, SourceFile, SourceSkill, failed, skill_file,
+};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Digest;
 use crate::manifest::skill_file_rank;
-use crate::path::check_relative;
+use crate::path::{SkillPath, check_relative};
+use crate::skill::judge;
 
 /// What belongs to tools, not to skills.
 pub(super) const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
+
+/// A longer `SKILL.md` is no text for a model, and a longer `_meta.json` says nothing more.
+const MAX_TEXT_BYTES: u64 = 10 * 1024 * 1024;
 
 /// A folder with a `SKILL.md`.
 #[derive(Debug)]
@@ -242,4 +250,44 @@ pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, Digest)> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A skill that has this path, lies in it, or has it inside.
+pub(super) fn overlapping<'t>(taken: &'t BTreeSet<SkillPath>, path: &SkillPath) -> Option<&'t SkillPath> {
+    let above = path.parents().chain([path.as_str()]).find_map(|above| taken.get(above));
+    let inside = format!("{path}/");
+    let from = (Bound::Included(inside.as_str()), Bound::Unbounded);
+    let next = || taken.range::<str, _>(from).next();
+    above.or_else(|| next().filter(|other| other.as_str().starts_with(&inside)))
+}
+
+/// A skill from its files, and what it says of itself; or why it cannot be one.
+pub(super) fn skill_of(
+    path: SkillPath,
+    folder: &Path,
+    files: Vec<SourceFile>,
+) -> Result<SourceSkill, String> {
+    let Some(main) = skill_file(&files) else { return Err("it has no SKILL.md".to_owned()) };
+    if main.size > MAX_TEXT_BYTES {
+        return Err(format!("its {} has {} bytes; {MAX_TEXT_BYTES} are the limit", main.name, main.size));
+    }
+    let content = main.read().map_err(|error| error.message().to_owned())?;
+    let (problems, loaded) = judge(&content, &main.name, path.name(), &format!("{path}/{}", main.name));
+    let registry = files.iter().find(|file| file.name == "_meta.json").and_then(registry);
+    Ok(SourceSkill { path, folder: folder.to_owned(), files, loaded, problems, registry })
+}
+
+/// What of a `_meta.json` can be understood.
+fn registry(file: &SourceFile) -> Option<Registry> {
+    if file.size > MAX_TEXT_BYTES {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_slice(&file.read().ok()?).ok()?;
+    let text = |pointer: &str| value.pointer(pointer)?.as_str().map(str::to_owned);
+    Some(Registry {
+        owner: text("/owner"),
+        slug: text("/slug"),
+        display_name: text("/displayName"),
+        version: text("/latest/version"),
+    })
 }

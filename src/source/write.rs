@@ -1,7 +1,7 @@
 //! A library as a local folder.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -79,14 +79,8 @@ enum There {
 /// What is at the place of a file, and whether it may be written there.
 fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<There> {
     let Some(path) = place(root, name)? else { return Ok(There::Nothing) };
-    let meta = match path.symlink_metadata() {
-        Ok(meta) => meta,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(There::Nothing),
-        Err(error) => return Err(failed("look at", &path)(error)),
-    };
-    if !meta.is_file() {
-        let what = if meta.is_symlink() { "a link" } else { "no file" };
-        return Err(in_the_way(&path, what));
+    if !is_there(&path, Metadata::is_file, "no file")? {
+        return Ok(There::Nothing);
     }
     let content = File::open(&path).and_then(sum).map_err(failed("read", &path))?;
     if content == (file.size, file.sha256) {
@@ -103,22 +97,24 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
 /// Where a file belongs, when all folders above it are there and are folders; `None` when one is missing.
 fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     for folder in parents(name) {
-        let path = root.join(folder);
-        match path.symlink_metadata() {
-            Ok(meta) if meta.is_dir() => {}
-            Ok(meta) => {
-                return Err(in_the_way(&path, if meta.is_symlink() { "a link" } else { "no folder" }));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("look at", &path)(error)),
+        if !is_there(&root.join(folder), Metadata::is_dir, "no folder")? {
+            return Ok(None);
         }
     }
     Ok(Some(root.join(name)))
 }
 
-fn in_the_way(path: &Path, what: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, format!("`{}` is {what}; it is not written to", path.display()))
-        .with_hint("remove it, or choose another folder")
+/// Whether something is there; an error when that is in the way: a link, or not what is `wanted`.
+fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Result<bool> {
+    let what = match path.symlink_metadata() {
+        Ok(meta) if wanted(&meta) => return Ok(true),
+        Ok(meta) if meta.is_symlink() => "a link",
+        Ok(_) => otherwise,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(failed("look at", path)(error)),
+    };
+    let message = format!("`{}` is {what}; it is not written to", path.display());
+    Err(Error::new(ErrorKind::InvalidInput, message).with_hint("remove it, or choose another folder"))
 }
 
 fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()> {
