@@ -45,15 +45,6 @@ pub struct Skill {
 }
 
 impl Skill {
-    /// A skill that lies in no bucket: for tests, and for skills that a program brings along.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) when the path cannot lie below
-    /// `/skills`, [`ErrorKind::InvalidSkill`](crate::ErrorKind::InvalidSkill) when there is no text.
-    pub fn in_memory(path: &str, content: &str) -> crate::Result<Self> {
-        load::in_memory(path, content)
-    }
-
     /// A skill of which no more is known than what it says of itself.
     pub(crate) fn unlisted(path: SkillPath, manifest: Manifest) -> crate::Result<Self> {
         Ok(Self {

@@ -29,13 +29,11 @@ fn checked((tree, duplicates): (Yaml, Vec<String>), first_line: usize, log: &mut
         log.warn("duplicate-key", None, message);
     }
     match tree {
-        Yaml::Map(_) => tree,
-        Yaml::Null => Yaml::Map(Vec::new()),
-        _ => {
-            log.warn("not-a-map", Some(first_line), "the frontmatter has no fields; it was ignored");
-            Yaml::Map(Vec::new())
-        }
+        Yaml::Map(_) => return tree,
+        Yaml::Null => {}
+        _ => log.warn("not-a-map", Some(first_line), "the frontmatter has no fields; it was ignored"),
     }
+    Yaml::Map(Vec::new())
 }
 
 /// A line `key: value` at the left margin.

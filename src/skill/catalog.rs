@@ -9,17 +9,7 @@ use crate::path::is_within;
 const SHORTEST_DESCRIPTION: usize = 20;
 
 impl SkillLibrary {
-    /// The catalogue for a prompt. Skills with `disable-model-invocation` are not in it.
-    ///
-    /// Under a budget, in characters, all names stay and long descriptions are cut to the same
-    /// length; then descriptions are dropped; then skills, from the end. The text says what was left
-    /// out and how to find it.
-    #[must_use]
-    pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
-        self.remembered(format, budget, || self.render_catalog(format, budget))
-    }
-
-    fn render_catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
+    pub(super) fn render_catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
         let visible = self.list().iter().filter(|skill| !skill.manifest.disable_model_invocation);
         let mut skills: Vec<&Skill> = visible.map(|skill| &**skill).collect();
         if format == CatalogFormat::Markdown {

@@ -105,19 +105,19 @@ impl SkillLibrary {
         (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64
     }
 
-    /// What was rendered before, or what is rendered now.
-    pub(super) fn remembered(
-        &self,
-        format: CatalogFormat,
-        budget: Option<usize>,
-        render: impl FnOnce() -> Budgeted,
-    ) -> Budgeted {
+    /// The catalogue for a prompt. Skills with `disable-model-invocation` are not in it.
+    ///
+    /// Under a budget, in characters, all names stay and long descriptions are cut to the same
+    /// length; then descriptions are dropped; then skills, from the end. The text says what was left
+    /// out and how to find it.
+    #[must_use]
+    pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
         let rendered = || self.inner.rendered.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (format, budget);
         if let Some((_, text)) = rendered().iter().find(|(known, _)| *known == key) {
             return text.clone();
         }
-        let text = render();
+        let text = self.render_catalog(format, budget);
         let mut rendered = rendered();
         rendered.truncate(MOST_RENDERED - 1);
         rendered.insert(0, (key, text.clone()));

@@ -207,7 +207,7 @@ impl<W: Write> Packer<W> {
                     .compression_method(method)
                     .last_modified_time(zip::DateTime::default())
                     .unix_permissions(0o644);
-                archive.start_file(name, options).map_err(|error| unwritten(error.into()))?;
+                archive.start_file(name, options).map_err(unwritten)?;
                 archive.write_all(bytes).map_err(unwritten)
             }
             Self::TarGz(archive) => {
@@ -222,12 +222,9 @@ impl<W: Write> Packer<W> {
 
     fn finish(self) -> Result<()> {
         match self {
-            Self::Zip(archive) => archive
-                .finish()
-                .map_err(|error| unwritten(error.into()))?
-                .into_inner()
-                .flush()
-                .map_err(unwritten),
+            Self::Zip(archive) => {
+                archive.finish().map_err(unwritten)?.into_inner().flush().map_err(unwritten)
+            }
             Self::TarGz(archive) => {
                 let encoder = archive.into_inner().map_err(unwritten)?;
                 encoder.finish().and_then(|mut out| out.flush()).map_err(unwritten)
@@ -236,7 +233,8 @@ impl<W: Write> Packer<W> {
     }
 }
 
-fn unwritten(error: std::io::Error) -> Error {
+fn unwritten(error: impl Into<std::io::Error>) -> Error {
+    let error = error.into();
     Error::new(ErrorKind::Unavailable, format!("cannot write the archive: {error}"))
         .with_hint("check the disk, then export again")
         .with_source(error)

@@ -214,10 +214,8 @@ fn decide<'s>(
         files.push(file.clone());
     }
     // Looked at in a local folder first: where it came from is worth knowing, though anybody could write it.
-    let earlier = match origin.kind {
-        OriginKind::Folder => skill.files.iter().find(|file| file.name == PROVENANCE_FILE),
-        OriginKind::Archive | OriginKind::Git => None,
-    };
+    let is_earlier = |file: &&SourceFile| origin.kind == OriginKind::Folder && file.name == PROVENANCE_FILE;
+    let earlier = skill.files.iter().find(is_earlier);
     let earlier = earlier.and_then(|file| Provenance::parse(&file.read().ok()?).ok());
     let claimed = |earlier: Provenance| match (earlier.claimed_source, earlier.commit) {
         (Some(claimed), _) => claimed,

@@ -88,11 +88,9 @@ pub(super) fn redacted(url: &str) -> String {
 #[cfg(not(feature = "import"))]
 pub(super) fn not_built(place: &str) -> Error {
     let place = shorten(&redacted(place));
-    Error::new(
-        ErrorKind::InvalidInput,
-        format!("`{place}` is no folder, and only folders are read by this build"),
-    )
-    .with_hint("build with the feature `import` to read archives and repositories")
+    let message = format!("`{place}` is no folder, and only folders are read by this build");
+    Error::new(ErrorKind::InvalidInput, message)
+        .with_hint("build with the feature `import` to read archives and repositories")
 }
 
 #[cfg(test)]

@@ -92,11 +92,8 @@ impl Provenance {
     /// [`ErrorKind::InvalidInput`] when it is no such TOML.
     pub fn parse(content: &[u8]) -> Result<Self> {
         let wrong = |why: String| {
-            Error::new(
-                ErrorKind::InvalidInput,
-                format!("`{PROVENANCE_FILE}` cannot be read: {}", shorten(&why)),
-            )
-            .with_hint("import the skill again")
+            let message = format!("`{PROVENANCE_FILE}` cannot be read: {}", shorten(&why));
+            Error::new(ErrorKind::InvalidInput, message).with_hint("import the skill again")
         };
         let text = std::str::from_utf8(content).map_err(|error| wrong(error.to_string()))?;
         toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))

@@ -120,12 +120,11 @@ fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Resu
 fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()> {
     let (folders, _) = name.rsplit_once('/').unwrap_or_default();
     let folder = root.join(folders);
-    match std::fs::create_dir_all(&folder) {
-        // What is there and no folder is reported below.
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            return Err(failed("make", &folder)(error));
-        }
-        _ => {}
+    // What is there and no folder is reported below.
+    if let Err(error) = std::fs::create_dir_all(&folder)
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        return Err(failed("make", &folder)(error));
     }
     // Again: a link may have come since everything was looked at.
     let Some(path) = place(root, name)? else {
