@@ -279,6 +279,12 @@ pub struct Origin {
     pub commit: Option<String>,
 }
 
+impl Origin {
+    fn new(kind: OriginKind, location: String) -> Self {
+        Self { kind, location, reference: None, commit: None }
+    }
+}
+
 /// What kind of place a source is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -379,12 +385,7 @@ impl Source {
     /// # Errors
     /// As [`Source::open`].
     pub fn folder(folder: &Path, options: &SourceOptions) -> Result<Self> {
-        let origin = Origin {
-            kind: OriginKind::Folder,
-            location: folder.display().to_string(),
-            reference: None,
-            commit: None,
-        };
+        let origin = Origin::new(OriginKind::Folder, folder.display().to_string());
         Self::read(folder, None, origin, None, options)
     }
 

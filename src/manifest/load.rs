@@ -103,8 +103,8 @@ fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'
     if frontmatter.len() <= MAX_FRONTMATTER_BYTES {
         return frontmatter;
     }
-    let size = frontmatter.len();
-    let message = format!("the frontmatter has {size} bytes; {MAX_FRONTMATTER_BYTES} are read");
+    let message =
+        format!("the frontmatter has {} bytes; {MAX_FRONTMATTER_BYTES} are read", frontmatter.len());
     log.warn("long-frontmatter", Some(first_line), message);
     &frontmatter[..frontmatter.floor_char_boundary(MAX_FRONTMATTER_BYTES)]
 }

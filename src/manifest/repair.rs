@@ -181,13 +181,10 @@ fn by_lines(text: &str) -> Yaml {
     let mut chunks: Vec<(&str, &str, String)> = Vec::new();
     for line in text.lines() {
         let indented = line.starts_with([' ', '\t']);
-        match key_line(line).filter(|_| !indented) {
-            Some((key, value)) => chunks.push((key, value, format!("{line}\n"))),
-            None => {
-                if let Some((_, _, chunk)) = chunks.last_mut() {
-                    *chunk += &format!("{line}\n");
-                }
-            }
+        if let Some((key, value)) = key_line(line).filter(|_| !indented) {
+            chunks.push((key, value, format!("{line}\n")));
+        } else if let Some((_, _, chunk)) = chunks.last_mut() {
+            *chunk += &format!("{line}\n");
         }
     }
     let mut fields: Vec<(String, Yaml)> = Vec::new();

@@ -264,25 +264,21 @@ impl Skill {
     /// A skill that lies in no bucket: for tests, and for skills that a program brings along.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when the path cannot lie below
-    /// `/skills`, [`ErrorKind::InvalidSkill`] when there is no text.
+    /// [`ErrorKind::InvalidPath`] when the path cannot lie below `/skills`; [`ErrorKind::InvalidSkill`] when there is
+    /// no text.
     pub fn in_memory(path: &str, content: &str) -> Result<Self> {
-        let Some(skill) = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?) else {
-            return Err(Error::new(
-                ErrorKind::InvalidPath,
-                "a skill needs a path of its own below `/skills`",
-            )
-            .at(path)
-            .with_hint("name it as `category/skill`"));
-        };
+        let skill = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidPath, "a skill needs a path of its own below `/skills`")
+                .at(path)
+                .with_hint("name it as `category/skill`")
+        })?;
         let location = skill.join("SKILL.md")?;
-        let document =
-            Document::load(content.as_bytes(), skill.name(), location.as_str()).map_err(|said| {
-                let why = why_unusable(&said);
-                Error::new(ErrorKind::InvalidSkill, format!("the skill `{skill}` cannot be used: {why}"))
-                    .at(&location)
-            })?;
+        let document = Document::load(content.as_bytes(), skill.name(), location.as_str());
+        let document = document.map_err(|said| {
+            let message = format!("the skill `{skill}` cannot be used: {}", why_unusable(&said));
+            Error::new(ErrorKind::InvalidSkill, message).at(&location)
+        })?;
         let (size, diagnostics) = (content.len() as u64, document.diagnostics);
-        Ok(Skill { size, diagnostics, ..Skill::unlisted(skill, document.manifest)? })
+        Ok(Self { size, diagnostics, ..Self::unlisted(skill, document.manifest)? })
     }
 }

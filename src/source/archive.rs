@@ -15,7 +15,7 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::{Kept, Limits, Origin, OriginKind, Source, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::path::check_relative;
+use crate::path::{check_relative, parents};
 
 /// What unpacks to less than this is no bomb, however well it is packed.
 const UNMEASURED_BYTES: u64 = 1024 * 1024;
@@ -72,13 +72,8 @@ pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
     let folder = temporary()?;
     // A folder inside: what is beside it stays ours, and tests can look.
     let target = folder.path().join("files");
-    let unpacked = unpack(handle, format, &target, options.limits, &file.display().to_string())?;
-    let origin = Origin {
-        kind: OriginKind::Archive,
-        location: file.display().to_string(),
-        reference: None,
-        commit: unpacked.commit,
-    };
+    let mut origin = Origin::new(OriginKind::Archive, file.display().to_string());
+    origin.commit = unpack(handle, format, &target, options.limits, &origin.location)?.commit;
     Source::read(&target, Some(stem), origin, Some(folder), options)
 }
 
@@ -270,15 +265,13 @@ impl Unpacker {
     /// Makes a folder and those above it. `own` when the archive has an entry for it: that may come once.
     fn claim_folders(&mut self, name: &str, own: bool) -> Checked<()> {
         self.check_depth(name)?;
-        let ends = name.match_indices('/').map(|(at, _)| at).chain([name.len()]);
-        for end in ends {
-            let part = &name[..end];
+        for part in parents(name).chain([name]) {
             match self.known.get(&folded(part)) {
                 Some((spelled, true)) if spelled == part => {}
                 Some((spelled, is_folder)) => return Err(clash(part, &spelled.clone(), *is_folder)),
                 None => {
                     // Folders that only stand in names are entries too.
-                    if !own || end < name.len() {
+                    if !own || part != name {
                         self.count()?;
                     }
                     std::fs::create_dir(self.target.join(part)).map_err(Refusal::Write)?;

@@ -82,10 +82,8 @@ pub(super) fn read(
     if let Some(category) = &options.category {
         check_relative(category)?;
     }
-    let name = match name {
-        Some(name) => name.to_owned(),
-        None => root.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-    };
+    let own_name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = name.unwrap_or(&own_name);
     if source.origin.kind == OriginKind::Archive
         && let Some(inner) = wrapped(&root)
     {
@@ -105,7 +103,7 @@ pub(super) fn read(
     let mut scan = Scan::new(&root, options.limits);
     scan.find(&start)?;
     let found = std::mem::take(&mut scan.found);
-    let paths = paths(source.layout, &found, &name);
+    let paths = paths(source.layout, &found, name);
     let (category, mut taken) = (options.category.as_deref().unwrap_or_default(), BTreeSet::new());
     for (found, path) in found.iter().zip(paths) {
         let path = join(category, path);
