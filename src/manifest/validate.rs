@@ -31,10 +31,8 @@ pub fn validate(content: &[u8], directory: &str) -> Vec<String> {
     if !unknown.is_empty() {
         unknown.sort_unstable();
         let allowed = FIELDS.map(|field| format!("'{field}'")).join(", ");
-        problems.push(format!(
-            "Unexpected fields in frontmatter: {}. Only [{allowed}] are allowed.",
-            unknown.join(", ")
-        ));
+        let unknown = unknown.join(", ");
+        problems.push(format!("Unexpected fields in frontmatter: {unknown}. Only [{allowed}] are allowed."));
     }
     match fields.get("name") {
         Some(name) => check_name(name.as_text(), directory, &mut problems),

@@ -43,10 +43,13 @@ struct Inner {
     rendered: Rendered,
 }
 
+/// A format and a budget.
+type Wanted = (CatalogFormat, Option<usize>);
+
 /// Catalogues that were asked for: the same ones are asked for again. They belong to the library that they were
 /// rendered from, and are no part of what it says.
 #[derive(Debug, Default)]
-struct Rendered(Mutex<Vec<((CatalogFormat, Option<usize>), Budgeted)>>);
+struct Rendered(Mutex<Vec<(Wanted, Budgeted)>>);
 
 impl Clone for Rendered {
     fn clone(&self) -> Self {
@@ -179,9 +182,8 @@ impl SkillLibrary {
     /// The skills with any of these tags.
     #[must_use]
     pub fn by_tag(&self, tags: &[&str]) -> Vec<&Skill> {
-        self.skills()
-            .filter(|skill| skill.manifest.tags.iter().any(|tag| tags.contains(&tag.as_str())))
-            .collect()
+        let wanted = |tag: &String| tags.contains(&tag.as_str());
+        self.skills().filter(|skill| skill.manifest.tags.iter().any(wanted)).collect()
     }
 
     /// The skills that require any of these capabilities.

@@ -73,14 +73,13 @@ pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) 
 /// Runs git, and gives back what it says.
 fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
     let mut command = Command::new("git");
-    command.current_dir(folder).stdin(Stdio::null());
-    for setting in SETTINGS {
-        command.args(["-c", setting]);
-    }
     for variable in FOREIGN {
         command.env_remove(variable);
     }
     command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .args(SETTINGS.iter().flat_map(|setting| ["-c", setting]))
         .env("GIT_TERMINAL_PROMPT", "0")
         // Pointers stay pointers: fetching what they mean is another request to another place.
         .env("GIT_LFS_SKIP_SMUDGE", "1")

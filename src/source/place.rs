@@ -76,11 +76,9 @@ pub(super) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
     let Some((user, host)) = host.rsplit_once('@') else { return url.to_owned() };
-    let user = user.split(':').next().unwrap_or_default();
-    if scheme.eq_ignore_ascii_case("ssh") {
-        format!("{scheme}://{user}@{host}{path}")
-    } else {
-        format!("{scheme}://{host}{path}")
+    match user.split(':').next() {
+        Some(user) if scheme.eq_ignore_ascii_case("ssh") => format!("{scheme}://{user}@{host}{path}"),
+        _ => format!("{scheme}://{host}{path}"),
     }
 }
 

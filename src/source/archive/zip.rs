@@ -155,10 +155,9 @@ impl End {
             rest = &rest[size as usize..];
         }
         if count != self.entries {
-            return Err(Refusal::Odd(format!(
-                "its table of contents has {count} entries, and its end says {}",
-                self.entries
-            )));
+            let said = self.entries;
+            let message = format!("its table of contents has {count} entries, and its end says {said}");
+            return Err(Refusal::Odd(message));
         }
         Ok(())
     }
