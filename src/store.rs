@@ -50,9 +50,9 @@ pub(crate) use self::list::{Listed, Lister};
 pub(crate) use self::object::{ByteRange, Meta};
 #[cfg(feature = "cli")]
 pub(crate) use self::parts::all_aborted;
-pub(crate) use self::parts::{LastWork, PartSource, Parts};
+pub(crate) use self::parts::{LastWork, Parts};
 pub use self::sts::SessionCredentials;
-pub(crate) use self::write::{Condition, Payload, Put, Write};
+pub(crate) use self::write::{Condition, PartSource, Payload, Put, Write};
 
 /// The primitives that `limiter` is built on; the model has shuttle's.
 mod sync {

@@ -132,9 +132,8 @@ impl S3Backend {
         let deadline = Instant::now() + self.shared.conflict_patience;
         let conditional = self.conditions(target).await?;
         let queue = self.shared.queues.of(key.as_str());
-        let turn = tokio::time::timeout_at(deadline, queue.lock()).await;
         // Who waited in vain tries once all the same.
-        let _turn = turn.ok();
+        let _turn = tokio::time::timeout_at(deadline, queue.lock()).await.ok();
         let id = self.store().write_id()?;
         let mut rounds = 0;
         loop {
@@ -185,30 +184,37 @@ impl S3Backend {
             },
             None => new_file(path, id),
         };
-        let (pieces, size, replacements) = match (base, change) {
-            (Some(Base { content: None, seen }), Change::Append(more)) => {
-                let size = seen.meta.size.saturating_add(more.len() as u64);
-                (self.copied_then(key, &seen, more)?, size, 0)
-            }
-            (Some(Base { content: None, seen }), Change::Replace { .. }) => {
-                return Err(self.too_large_to_edit(path, seen.meta.size));
-            }
+        let (pieces, replacements) = match (base, change) {
+            (None, Change::Append(more)) => (self.pieces((*more).clone()), 0),
+            (None, Change::Replace { .. }) => return Err(self.nothing_there(path).await),
             (Some(Base { content: Some(mut content), .. }), Change::Append(more)) => {
                 content.extend_from_slice(more);
-                let size = content.len() as u64;
-                (self.pieces(content.into()), size, 0)
+                (self.pieces(content.into()), 0)
             }
-            (None, Change::Append(more)) => (self.pieces((*more).clone()), more.len() as u64, 0),
+            // A long file as it is, and more behind it.
+            (Some(Base { content: None, seen }), Change::Append(more)) => {
+                let mut pieces = self.copied(key.key(), &seen)?;
+                pieces.extend(self.pieces((*more).clone()).into_iter().filter(|piece| piece.len() > 0));
+                (pieces, 0)
+            }
             (Some(Base { content: Some(content), seen }), Change::Replace { old, new, all }) => {
                 // What a read takes, or no more than it was.
                 let most = self.shared.max_read_bytes.max(seen.meta.size);
                 let (content, count) = text::replace(&content, old, new, *all, most)
                     .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
-                let size = content.len() as u64;
-                (self.pieces(content.into()), size, count)
+                (self.pieces(content.into()), count)
             }
-            (None, Change::Replace { .. }) => return Err(self.nothing_there(path).await),
+            (Some(Base { content: None, seen }), Change::Replace { .. }) => {
+                let (size, most) = (seen.meta.size, self.shared.max_read_bytes);
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    format!("`{path}` is too large to edit: {size} bytes, the limit is {most}"),
+                )
+                .at(path)
+                .with_hint("append to it, or write it anew in smaller files"));
+            }
         };
+        let size = pieces.iter().map(PartSource::len).sum();
         let room = self.room(target, path, size, old_size).await?;
         let put = self.put_pieces(key, id, condition, &properties, pieces).await;
         match put.map_err(|e| e.during("change", path))? {
@@ -226,58 +232,37 @@ impl S3Backend {
             Change::Append(_) => self.store().single_put_bytes(),
             Change::Replace { .. } => self.shared.max_read_bytes,
         };
-        let whole = ByteRange { start: 0, end: None };
-        match self.store().get(key.key(), whole, Expect::Any).await.map_err(|e| e.during("read", path))? {
-            Fetched::Found { meta, properties, mut body } => {
-                let mut content = None;
-                if meta.size <= most {
-                    let mut bytes = Vec::new();
-                    body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
-                    content = Some(bytes);
-                }
-                self.saw(key, &meta);
-                Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
-            }
-            _ => Ok(None),
+        let during = |error: Error| error.during("read", path);
+        let fetched = self.store().get(key.key(), ByteRange::WHOLE, Expect::Any).await.map_err(during)?;
+        let Fetched::Found { meta, properties, mut body } = fetched else { return Ok(None) };
+        let mut content = None;
+        if meta.size <= most {
+            let bytes = content.insert(Vec::new());
+            body.collect(self.store(), bytes).await.map_err(during)?;
         }
-    }
-
-    /// A long file as it is, and more behind it.
-    fn copied_then(&self, key: &WritableKey, seen: &Seen, more: &Bytes) -> Result<Vec<PartSource>> {
-        let mut pieces = self.copied(key.key(), seen)?;
-        pieces.extend(self.pieces(more.clone()).into_iter().filter(|piece| !piece.is_empty()));
-        Ok(pieces)
+        self.saw(key, &meta);
+        Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
     }
 
     /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.
     pub(super) async fn nothing_there(&self, path: &VirtualPath) -> Error {
-        // What changes a file adds no `.md`: a directory of this very name comes before such a file.
-        let directory = async || match self.mounts.resolve(path)? {
-            Location::Inside { directory, .. } => self.is_directory(&directory).await,
-            _ => Ok(false),
-        };
-        match self.fresh().stat(path).await {
-            Ok(entry) if entry.is_directory() => is_directory(path),
-            Ok(entry) => match directory().await {
-                Ok(true) => is_directory(path),
-                Ok(false) => Self::not_found(path).with_hint(format!(
+        let why = async {
+            let entry = self.fresh().stat(path).await?;
+            // What changes a file adds no `.md`: a directory of this very name comes before such a file.
+            let directory = match self.mounts.resolve(path)? {
+                _ if entry.is_directory() => true,
+                Location::Inside { directory, .. } => self.is_directory(&directory).await?,
+                _ => false,
+            };
+            Ok(match directory {
+                true => is_directory(path),
+                false => Self::not_found(path).with_hint(format!(
                     "did you mean `{}`? What changes a file takes its whole name",
                     entry.path
                 )),
-                Err(error) => error,
-            },
-            Err(error) => error,
-        }
-    }
-
-    fn too_large_to_edit(&self, path: &VirtualPath, size: u64) -> Error {
-        let most = self.shared.max_read_bytes;
-        Error::new(
-            ErrorKind::TooLarge,
-            format!("`{path}` is too large to edit: {size} bytes, the limit is {most}"),
-        )
-        .at(path)
-        .with_hint("append to it, or write it anew in smaller files")
+            })
+        };
+        why.await.unwrap_or_else(|error| error)
     }
 }
 
@@ -289,13 +274,12 @@ fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -
         ReplaceError::Binary(Binary(mime)) => {
             binary_file(path, mime, size).with_hint("write it anew as a whole, or append bytes to it")
         }
-        ReplaceError::Absent { line_ends: true } => invalid(
+        ReplaceError::Absent { line_ends } => invalid(
             format!("`{path}` does not hold the text to replace: `{shown}`"),
-            "the file ends its lines with \\r\\n: write them so",
-        ),
-        ReplaceError::Absent { line_ends: false } => invalid(
-            format!("`{path}` does not hold the text to replace: `{shown}`"),
-            "read the file again and copy the text exactly, white space included",
+            match line_ends {
+                true => "the file ends its lines with \\r\\n: write them so",
+                false => "read the file again and copy the text exactly, white space included",
+            },
         ),
         ReplaceError::NotUnique(count) => invalid(
             format!("the text to replace stands in `{path}` {count} times: `{shown}`"),

@@ -4,9 +4,8 @@
 use std::io;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, Stream, StreamExt};
+use futures_util::{Stream, StreamExt};
 
 use super::S3Backend;
 use super::quota::Room;
@@ -49,22 +48,12 @@ impl S3Backend {
         mut pieces: Vec<PartSource>,
     ) -> Result<Put> {
         if pieces.len() <= 1 {
-            let payload = match pieces.pop() {
-                Some(PartSource::Bytes(bytes)) => Payload::Bytes(bytes),
-                Some(PartSource::Copy { source, etag, range }) => {
-                    Payload::CopyOf { source, etag, size: range.end }
-                }
-                None => Payload::Bytes(Bytes::new()),
-            };
+            let payload = Payload::Whole(pieces.pop().unwrap_or(PartSource::Bytes(Bytes::new())));
             return self.store().put(&Write { key, id, payload, condition, properties }).await;
         }
         let mut parts = self.store().start_parts(key, properties).await?;
-        let sent = self.send_pieces(&mut parts, pieces).await;
-        let put = match sent {
-            Ok(done) => {
-                for part in done {
-                    parts.add(part);
-                }
+        let put = match self.send_pieces(&mut parts, pieces).await {
+            Ok(()) => {
                 let payload = parts.payload();
                 self.store().put(&Write { key, id, payload, condition, properties }).await
             }
@@ -79,14 +68,15 @@ impl S3Backend {
     }
 
     /// Uploads pieces, several at once.
-    async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<Vec<(i32, String)>> {
+    async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<()> {
         // All of them are made first: a closure over a stream would keep callers from spawning this.
-        let mut waiting = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            waiting.push(parts.send(self.store(), piece)?);
-        }
+        let waiting: Result<Vec<_>> =
+            pieces.into_iter().map(|piece| parts.send(self.store(), piece)).collect();
         // What is on its way is waited for, also behind a failure: it could outlive the abort.
-        for_each(waiting, PARTS_AT_ONCE, |part| part).await
+        for part in for_each(waiting?, PARTS_AT_ONCE, |part| part).await? {
+            parts.add(part);
+        }
+        Ok(())
     }
 
     /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
@@ -94,76 +84,55 @@ impl S3Backend {
         &self,
         target: &Target,
         parts: &mut Parts,
-        reader: Reader,
+        mut reader: Reader,
         content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
     ) -> Result<(u64, Room)> {
+        let path = &target.path;
+        let during = |error: Error| error.during("write", path);
         let mut flying = FuturesUnordered::new();
-        let sent = self.fly(target, parts, reader, content, &mut flying).await;
+        let sending = async {
+            let old = self.replaced(path, parts.key()).await?;
+            let mut room = self.room(target, path, reader.taken, old).await?;
+            loop {
+                let size = parts.next_size(self.shared.part_bytes);
+                reader.fill(self, path, content, size).await?;
+                if reader.buffer.is_empty() {
+                    return Ok((reader.taken, room));
+                }
+                // Room is taken as the content grows, and not when all of it is there.
+                drop(room);
+                room = self.room(target, path, reader.taken, old).await?;
+                let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
+                let part = PartSource::Bytes(reader.buffer.split_to(at).freeze());
+                flying.push(parts.send(self.store(), part).map_err(during)?);
+                while flying.len() >= PARTS_AT_ONCE {
+                    let Some(part) = flying.next().await else { break };
+                    parts.add(part.map_err(during)?);
+                }
+            }
+        };
+        let mut sent: Result<(u64, Room)> = sending.await;
         // What is on its way is waited for, also behind a failure: it could outlive the abort.
-        let mut failed = None;
         while let Some(part) = flying.next().await {
             match part {
                 Ok(part) => parts.add(part),
-                Err(error) => failed = Some(error.during("write", &target.path)),
+                Err(error) => sent = sent.and(Err(during(error))),
             }
         }
-        match (sent, failed) {
-            (Ok(sent), None) => Ok(sent),
-            (Err(error), _) | (Ok(_), Some(error)) => Err(error),
-        }
-    }
-
-    async fn fly<'s>(
-        &'s self,
-        target: &Target,
-        parts: &mut Parts,
-        mut reader: Reader,
-        content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
-        flying: &mut FuturesUnordered<BoxFuture<'s, Result<(i32, String)>>>,
-    ) -> Result<(u64, Room)> {
-        let path = &target.path;
-        let old = self.replaced(path, parts.key()).await?;
-        let mut room = self.room(target, path, reader.taken, old).await?;
-        loop {
-            let size = parts.next_size(self.shared.part_bytes);
-            reader.fill(self, path, content, size).await?;
-            if reader.buffer.is_empty() {
-                return Ok((reader.taken, room));
-            }
-            // Room is taken as the content grows, and not when all of it is there.
-            drop(room);
-            room = self.room(target, path, reader.taken, old).await?;
-            let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
-            let part = reader.buffer.split_to(at).freeze();
-            let part =
-                parts.send(self.store(), PartSource::Bytes(part)).map_err(|e| e.during("write", path))?;
-            flying.push(part.boxed());
-            while flying.len() >= PARTS_AT_ONCE {
-                let Some(part) = flying.next().await else { break };
-                parts.add(part.map_err(|e| e.during("write", path))?);
-            }
-        }
+        sent
     }
 }
 
 /// Content that is taken in as it is needed.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    buffer: BytesMut,
-    ended: bool,
+    pub(super) buffer: BytesMut,
+    /// Whether all of the content is here.
+    pub(super) ended: bool,
     taken: u64,
 }
 
 impl Reader {
-    /// Whether all of the content is here.
-    pub(super) fn is_ended(&self) -> bool {
-        self.ended
-    }
-
-    pub(super) fn into_bytes(self) -> Bytes {
-        self.buffer.freeze()
-    }
-
     /// Takes content in until there are `bytes` of it, or no more.
     pub(super) async fn fill(
         &mut self,

@@ -13,7 +13,7 @@ use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, History, Payload, Properties, Put, Write, WriteId};
+use crate::store::{Condition, History, PartSource, Payload, Properties, Put, Write, WriteId};
 
 /// Items of a batch that are under way at once.
 const BATCH: usize = 32;
@@ -227,12 +227,11 @@ impl S3Backend {
         let Some(key) = &target.key else { return Ok(()) };
         let path = &target.path;
         let now = self.store().head(key.key()).await.map_err(|e| e.during("write", path))?;
-        match (mode, now) {
-            (WriteMode::CreateNew, Some(_)) => Err(already_exists(path)),
-            (WriteMode::IfMatch(wanted), now)
-                if now.as_ref().and_then(|meta| meta.etag.as_deref()) != Some(bare(wanted)) =>
-            {
-                Err(another_version(path, bare(wanted), now.and_then(|meta| meta.etag).as_deref()))
+        let etag = now.as_ref().and_then(|meta| meta.etag.as_deref());
+        match mode {
+            WriteMode::CreateNew if now.is_some() => Err(already_exists(path)),
+            WriteMode::IfMatch(wanted) if etag != Some(bare(wanted)) => {
+                Err(another_version(path, bare(wanted), etag))
             }
             _ => Ok(()),
         }
@@ -261,8 +260,8 @@ impl S3Backend {
         let room = self.room(target, &target.path, size, old).await?;
         let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
-        let write =
-            Write { key, id: &id, payload: Payload::Bytes(content), condition, properties: &properties };
+        let payload = Payload::Whole(PartSource::Bytes(content));
+        let write = Write { key, id: &id, payload, condition, properties: &properties };
         let etag = self.put_as(target, mode, &write).await?;
         room.keep();
         Ok(Written { path: target.path.clone(), size, etag })
@@ -300,33 +299,27 @@ impl S3Backend {
         let mut content = Box::pin(content);
         let mut reader = Reader::default();
         reader.fill(self, &target.path, &mut content, self.store().single_put_bytes() + 1).await?;
-        if reader.is_ended() {
-            return self.write_once(target, key, reader.into_bytes(), mode, condition).await;
+        if reader.ended {
+            return self.write_once(target, key, reader.buffer.freeze(), mode, condition).await;
         }
         let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
         let _turn = self.quota_turn(key).await;
         let parts = self.store().start_parts(key, &properties).await;
         let mut parts = parts.map_err(|e| e.during("write", &target.path))?;
-        let sent = self.send_parts(target, &mut parts, reader, &mut content).await;
-        let (size, room) = match sent {
-            Ok(sent) => sent,
-            Err(error) => {
-                parts.abort().await;
-                return Err(error);
-            }
+        let writing = async {
+            let (size, room) = self.send_parts(target, &mut parts, reader, &mut content).await?;
+            let write = Write { key, id: &id, payload: parts.payload(), condition, properties: &properties };
+            let etag = self.put_as(target, mode, &write).await?;
+            room.keep();
+            Ok(Written { path: target.path.clone(), size, etag })
         };
-        let write = Write { key, id: &id, payload: parts.payload(), condition, properties: &properties };
-        let etag = match self.put_as(target, mode, &write).await {
-            Ok(etag) => etag,
-            Err(error) => {
-                parts.abort().await;
-                return Err(error);
-            }
-        };
-        parts.completed();
-        room.keep();
-        Ok(Written { path: target.path.clone(), size, etag })
+        let written = writing.await;
+        match &written {
+            Ok(_) => parts.completed(),
+            Err(_) => parts.abort().await,
+        }
+        written
     }
 }
 

@@ -25,30 +25,15 @@ pub(crate) struct Capabilities {
     no_deletes: AtomicBool,
 }
 
-/// What may be expected of a deletion with a condition.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ConditionalDeletes {
-    /// Whether the condition is sent.
-    pub(super) supported: bool,
-    /// Whether it is relied upon.
-    pub(super) honored: bool,
-}
-
 impl Capabilities {
     /// `all`: a server that is known to honor everything.
     pub(super) fn new(configured: ServerCapabilities, all: bool) -> Self {
-        let ServerCapabilities {
-            conditional_puts,
-            conditional_copies,
-            conditional_uploads,
-            conditional_deletes,
-        } = configured;
         Self {
-            puts: OnceCell::new_with(conditional_puts.or(all.then_some(true))),
-            copies: conditional_copies.unwrap_or(all),
-            uploads: conditional_uploads.unwrap_or(all),
-            deletes: conditional_deletes.unwrap_or(all),
-            no_deletes: AtomicBool::new(conditional_deletes == Some(false)),
+            puts: OnceCell::new_with(configured.conditional_puts.or(all.then_some(true))),
+            copies: configured.conditional_copies.unwrap_or(all),
+            uploads: configured.conditional_uploads.unwrap_or(all),
+            deletes: configured.conditional_deletes.unwrap_or(all),
+            no_deletes: AtomicBool::new(configured.conditional_deletes == Some(false)),
         }
     }
 
@@ -65,9 +50,14 @@ impl Capabilities {
         self.uploads
     }
 
-    pub(super) fn deletes(&self) -> ConditionalDeletes {
-        let supported = !self.no_deletes.load(Ordering::Relaxed);
-        ConditionalDeletes { supported, honored: self.deletes && supported }
+    /// Whether the condition of a deletion is sent.
+    pub(super) fn sends_deletes(&self) -> bool {
+        !self.no_deletes.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is relied upon.
+    pub(super) fn deletes(&self) -> bool {
+        self.deletes && self.sends_deletes()
     }
 
     /// The server said that it has none.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use aws_sdk_s3::Client;
 use aws_sdk_s3::types::{Delete, ObjectIdentifier};
 use tracing::instrument;
 
@@ -10,8 +11,6 @@ use super::clients::Clients;
 use super::failure::{Failure, Outcome};
 use super::object::{Meta, etag_header};
 use super::send::Sending;
-use super::write::Attempt;
-use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::WritableKey;
 
@@ -22,16 +21,13 @@ impl Store {
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn delete_version(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
         let _changing = self.changing([key]);
-        let route = self.route(&[key.as_str()]);
         let etag = version.etag.as_deref().unwrap_or_default();
+        let mut attempts = self.attempts(&[key.as_str()]);
         let mut lost = false;
-        let mut renewed = false;
-        let mut failures = 0;
         loop {
             // Where a server may ignore the condition, it is looked at first: what is left of the risk is
             // the time between two requests.
-            let conditional = self.capabilities.deletes();
-            if !conditional.honored || lost {
+            if !self.capabilities.deletes() || lost {
                 match self.look(key.key()).await {
                     Ok(None) => return Ok(true),
                     // The same content is not the same file, when it was written later.
@@ -39,39 +35,30 @@ impl Store {
                         if seen.meta.etag == version.etag
                             && (!lost || seen.meta.modified == version.modified) => {}
                     // Perhaps it was deleted, and another came in its place.
-                    Ok(Some(_)) if lost => return Err(Error::uncertain(not_told())),
+                    Ok(Some(_)) if lost => {
+                        let changed = Error::new(ErrorKind::Conflict, "it was changed meanwhile");
+                        return Err(Error::uncertain(changed));
+                    }
                     Ok(Some(_)) => return Ok(false),
                     Err(error) if lost => return Err(Error::uncertain(error)),
                     Err(error) => return Err(error),
                 }
             }
-            let began = Instant::now();
-            let sent = match route.clients().await {
-                Ok((clients, _)) => {
-                    let request = clients
-                        .writer
-                        .delete_object()
-                        .bucket(&*self.name)
-                        .key(key.as_str())
-                        .set_if_match(conditional.supported.then(|| etag_header(etag)));
-                    self.in_time(self.limits.attempt, Box::pin(request.send()), |_| None).await
-                }
-                Err(failure) => Attempt::Failed(failure),
+            let conditional = self.capabilities.sends_deletes();
+            let delete = |writer: &Client| {
+                writer
+                    .delete_object()
+                    .bucket(&*self.name)
+                    .key(key.as_str())
+                    .set_if_match(conditional.then(|| etag_header(etag)))
+                    .send()
             };
-            let failure = match sent {
-                Attempt::Done(_) => return Ok(true),
-                Attempt::Failed(failure) => failure,
-            };
-            if !renewed && route.renews(&failure, began) {
-                renewed = true;
-                continue;
-            }
-            if conditional.supported && failure.is_not_implemented() {
+            let Err(failure) = attempts.send(self.limits.attempt, delete).await else { return Ok(true) };
+            if conditional && failure.is_not_implemented() {
                 self.capabilities.forget_deletes();
                 continue;
             }
-            failures += 1;
-            let exhausted = failures >= self.limits.max_attempts;
+            let exhausted = attempts.count_failure();
             match failure.outcome() {
                 // A 409 says that another request is under way, and nothing of the version.
                 Outcome::Condition | Outcome::Gone
@@ -93,7 +80,7 @@ impl Store {
                     lost = true;
                 }
             }
-            self.pause(failures).await;
+            attempts.pause().await;
         }
     }
 
@@ -128,8 +115,4 @@ impl Store {
         self.plain(&[key.as_str()], send).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
-}
-
-fn not_told() -> Error {
-    Error::new(ErrorKind::Conflict, "it was changed meanwhile")
 }

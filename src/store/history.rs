@@ -36,13 +36,13 @@ pub(crate) struct History(Vec<String>);
 
 impl History {
     /// Takes the ids out of metadata, and leaves what belongs to others.
-    pub(super) fn take_from(metadata: &mut BTreeMap<String, String>) -> Self {
+    fn take_from(metadata: &mut BTreeMap<String, String>) -> Self {
         let ids = metadata.remove(NAME).unwrap_or_default();
         Self(ids.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect())
     }
 
     /// The metadata with as many ids as fit.
-    pub(super) fn put_into(&self, metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    fn put_into(&self, metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut all = metadata.clone();
         let used: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
         let room = MAX_METADATA_BYTES.saturating_sub(used + NAME.len());
@@ -106,12 +106,32 @@ pub(crate) struct Seen {
     pub(crate) properties: Properties,
 }
 
+/// Sets the properties of an object on a request that makes one. A macro, because the SDK's builders share no trait.
+macro_rules! with_properties {
+    ($request:expr, $properties:expr) => {{
+        let properties: &$crate::store::history::Properties = $properties;
+        $request
+            .set_content_type(properties.content_type.clone())
+            .set_content_encoding(properties.content_encoding.clone())
+            .set_content_language(properties.content_language.clone())
+            .set_content_disposition(properties.content_disposition.clone())
+            .set_cache_control(properties.cache_control.clone())
+            .set_metadata(Some(properties.all_metadata()))
+    }};
+}
+pub(super) use with_properties;
+
 impl Properties {
     /// Metadata as S3 sends it: write ids, and what belongs to others.
     pub(super) fn of_metadata(metadata: Option<HashMap<String, String>>) -> Self {
         let mut metadata = metadata.unwrap_or_default().into_iter().collect();
         let history = History::take_from(&mut metadata);
         Self { metadata, history, ..Self::default() }
+    }
+
+    /// Metadata as S3 is sent it.
+    pub(super) fn all_metadata(&self) -> HashMap<String, String> {
+        self.history.put_into(&self.metadata).into_iter().collect()
     }
 
     /// What stands for this version in the history of those that are made from it: its last write, or its

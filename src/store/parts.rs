@@ -2,21 +2,22 @@
 //! an upload that is not completed is aborted, also when its caller goes away.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
-use bytes::Bytes;
 use tracing::instrument;
 
 use super::bucket::Store;
+use super::clients::Clients;
 use super::failure::{Failure, Outcome, corrupt};
-use super::history::Properties;
+use super::history::{Properties, with_properties};
 use super::object::etag_header;
-use super::write::Payload;
-use crate::ambient::Instant;
+use super::send::Sending;
+use super::write::{PartSource, Payload};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::{ObjectKey, WritableKey};
+use crate::mount::WritableKey;
 
 /// S3 takes so many parts.
 const MAX_PARTS: i32 = 10_000;
@@ -25,64 +26,19 @@ const MAX_PARTS: i32 = 10_000;
 /// the 5 TB of the largest object.
 const GROW_EVERY: i32 = 1_000;
 
-/// One part's content.
-#[derive(Debug, Clone)]
-pub(crate) enum PartSource {
-    Bytes(Bytes),
-    Copy { source: ObjectKey, etag: String, range: Range<u64> },
-}
-
-impl PartSource {
-    pub(crate) fn is_empty(&self) -> bool {
-        match self {
-            Self::Bytes(bytes) => bytes.is_empty(),
-            Self::Copy { range, .. } => range.is_empty(),
-        }
-    }
-}
-
 /// An upload under way. Dropped, it is aborted.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    upload: Upload,
+    client: Client,
+    bucket: Arc<str>,
     key: WritableKey,
+    id: String,
+    open: bool,
     next: i32,
     done: Vec<(i32, String)>,
 }
 
-#[derive(Debug)]
-struct Upload {
-    client: Client,
-    bucket: String,
-    key: String,
-    id: String,
-    open: bool,
-}
-
-impl Upload {
-    async fn abort(mut self) {
-        if let Some(task) = self.start_abort() {
-            // The task goes on when nobody waits for it any more.
-            let _ = task.await;
-        }
-    }
-
-    fn start_abort(&mut self) -> Option<tokio::task::JoinHandle<()>> {
-        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
-        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.open)?;
-        self.open = false;
-        let take = std::mem::take::<String>;
-        let (bucket, key, id) = (take(&mut self.bucket), take(&mut self.key), take(&mut self.id));
-        let aborting = LastWork::new();
-        let abort = abort(self.client.clone(), bucket, key, id);
-        Some(runtime.spawn(async move {
-            abort.await;
-            drop(aborting);
-        }))
-    }
-}
-
-impl Drop for Upload {
+impl Drop for Parts {
     fn drop(&mut self) {
         self.start_abort();
     }
@@ -116,59 +72,30 @@ pub(crate) async fn all_aborted() {
     }
 }
 
-async fn abort(client: Client, bucket: String, key: String, id: String) {
-    let request = client.abort_multipart_upload().bucket(bucket).key(&key).upload_id(&id);
-    if let Err(error) = Box::pin(request.send()).await {
-        let failure = Failure::from(error);
-        // Completed or aborted: nothing is left of it.
-        if failure.outcome() != Outcome::Gone {
-            tracing::warn!(key, id, "an upload in parts could not be aborted, and takes room: {failure:?}");
-        }
-    }
-}
-
 impl Store {
     /// Begins an upload; its properties are those of the object to be. One request.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
-        let kept = properties.clone();
-        let metadata = kept.history.put_into(&kept.metadata);
-        let route = self.route(&[key.as_str()]);
-        let mut renewed = false;
-        let upload = loop {
-            let began = Instant::now();
-            let client = route.clients().await.map_err(|error| self.fail(error))?.0.client.clone();
-            let request = client
-                .create_multipart_upload()
-                .bucket(&*self.name)
-                .key(key.as_str())
-                .set_content_type(kept.content_type.clone())
-                .set_content_encoding(kept.content_encoding.clone())
-                .set_content_language(kept.content_language.clone())
-                .set_content_disposition(kept.content_disposition.clone())
-                .set_cache_control(kept.cache_control.clone())
-                .set_metadata(Some(metadata.clone().into_iter().collect()));
-            let (limiter, tenant) = (self.limiter.clone(), self.tenant.clone());
-            let (bucket, name) = (self.name.to_string(), key.as_str().to_owned());
-            // A task of its own: were it dropped between request and answer, nobody would know the id.
-            let started = tokio::spawn(async move {
-                let _turn = limiter.turn(&tenant).await;
+        let begin = |clients: &Clients| -> Sending<_, _> {
+            let client = clients.client.clone();
+            let request = client.create_multipart_upload().bucket(&*self.name).key(key.as_str());
+            let request = with_properties!(request, properties);
+            let (bucket, key) = (self.name.clone(), key.clone());
+            let begun = async move {
                 let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
-                Ok::<_, Failure>(id.map(|id| Upload { client, bucket, key: name, id, open: true }))
-            });
-            match started.await {
-                Ok(Ok(Some(upload))) => break upload,
-                Ok(Ok(None)) => return Err(corrupt("the storage began an upload without an id")),
-                Ok(Err(failure)) if !renewed && route.renews(&failure, began) => renewed = true,
-                Ok(Err(failure)) => return Err(self.fail(failure)),
-                Err(error) => {
-                    return Err(
-                        Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error)
-                    );
-                }
-            }
+                Ok(id.map(|id| Parts { client, bucket, key, id, open: true, next: 1, done: Vec::new() }))
+            };
+            // A task of its own: were it dropped between request and answer, nobody would know the id.
+            Box::pin(async move {
+                tokio::spawn(begun).await.unwrap_or_else(|error| {
+                    let internal = Error::new(ErrorKind::Internal, "the upload could not begin");
+                    Err(Failure::told(internal.with_source(error)))
+                })
+            })
         };
-        Ok(Parts { upload, key: key.clone(), next: 1, done: Vec::new() })
+        let begun =
+            self.plain(&[key.as_str()], begin).await.map_err(|failure: Failure| self.fail(failure))?;
+        begun.ok_or_else(|| corrupt("the storage began an upload without an id"))
     }
 
     /// The pieces that an object is copied in.
@@ -182,72 +109,52 @@ impl Store {
         Ok((0..pieces).map(|i| i * each..((i + 1) * each).min(size)).collect())
     }
 
-    async fn send_part(&self, key: &str, id: &str, number: i32, source: &PartSource) -> Result<String> {
-        let keys = match source {
-            PartSource::Bytes(_) => vec![key],
-            PartSource::Copy { source, .. } => vec![key, source.as_str()],
-        };
-        let route = self.route(&keys);
-        let mut renewed = false;
-        let mut failures = 0;
+    async fn send_part(&self, key: &str, id: &str, number: i32, part: &PartSource) -> Result<String> {
+        let mut attempts = self.attempts(&part.keys(key));
         loop {
-            let began = Instant::now();
-            let (clients, _) = route.clients().await.map_err(|error| self.fail(error))?;
-            let sent = match source {
+            let sent = match part {
                 PartSource::Bytes(bytes) => {
-                    let request = clients
-                        .writer
-                        .upload_part()
-                        .bucket(&*self.name)
-                        .key(key)
-                        .upload_id(id)
-                        .part_number(number)
-                        .body(ByteStream::from(bytes.clone()));
-                    let patience = self.upload_patience(bytes.len() as u64);
-                    let send = Box::pin(request.send());
-                    match self.in_turn(async move { tokio::time::timeout(patience, send).await }).await {
-                        Ok(sent) => sent.map(|part| part.e_tag).map_err(Failure::from),
-                        Err(_) => Err(Failure::timed_out()),
-                    }
+                    let upload = |writer: &Client| {
+                        writer
+                            .upload_part()
+                            .bucket(&*self.name)
+                            .key(key)
+                            .upload_id(id)
+                            .part_number(number)
+                            .body(ByteStream::from(bytes.clone()))
+                            .send()
+                    };
+                    let sent = attempts.send(self.upload_patience(part.len()), upload).await;
+                    sent.map(|part| part.e_tag)
                 }
                 PartSource::Copy { source, etag, range } => {
-                    let request = clients
-                        .writer
-                        .upload_part_copy()
-                        .bucket(&*self.name)
-                        .key(key)
-                        .upload_id(id)
-                        .part_number(number)
-                        .copy_source(self.copy_source(source))
-                        .copy_source_if_match(etag_header(etag))
-                        .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1));
-                    let patience = self.copy_patience(range.end - range.start);
-                    let send = Box::pin(request.send());
-                    match self.in_turn(async move { tokio::time::timeout(patience, send).await }).await {
-                        Ok(sent) => sent
-                            .map(|part| part.copy_part_result.and_then(|result| result.e_tag))
-                            .map_err(Failure::from),
-                        Err(_) => Err(Failure::timed_out()),
-                    }
+                    let copy = |writer: &Client| {
+                        writer
+                            .upload_part_copy()
+                            .bucket(&*self.name)
+                            .key(key)
+                            .upload_id(id)
+                            .part_number(number)
+                            .copy_source(self.copy_source(source))
+                            .copy_source_if_match(etag_header(etag))
+                            .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1))
+                            .send()
+                    };
+                    let sent = attempts.send(self.copy_patience(part.len()), copy).await;
+                    sent.map(|part| part.copy_part_result.and_then(|result| result.e_tag))
                 }
             };
             let failure = match sent {
-                Ok(etag) => {
-                    return etag.ok_or_else(|| corrupt("the storage took a part and gave no ETag for it"));
-                }
+                Ok(Some(etag)) => return Ok(etag),
+                Ok(None) => return Err(corrupt("the storage took a part and gave no ETag for it")),
                 Err(failure) => failure,
             };
-            if !renewed && route.renews(&failure, began) {
-                renewed = true;
-                continue;
-            }
-            failures += 1;
             // A part that is sent twice is the same part.
             let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
-            if !again || failures >= self.limits.max_attempts {
+            if attempts.count_failure() || !again {
                 return Err(self.fail(failure));
             }
-            self.pause(failures).await;
+            attempts.pause().await;
         }
     }
 }
@@ -270,8 +177,8 @@ impl Parts {
                 .with_hint("set a larger `part_bytes`"));
         }
         self.next += 1;
-        let (key, id) = (self.upload.key.clone(), self.upload.id.clone());
-        Ok(async move { Ok((number, store.send_part(&key, &id, number, &source).await?)) })
+        let (key, id) = (self.key.clone(), self.id.clone());
+        Ok(async move { Ok((number, store.send_part(key.as_str(), &id, number, &source).await?)) })
     }
 
     pub(crate) fn add(&mut self, part: (i32, String)) {
@@ -282,7 +189,7 @@ impl Parts {
     pub(crate) fn payload(&self) -> Payload {
         let mut parts = self.done.clone();
         parts.sort_unstable();
-        Payload::Parts { upload: self.upload.id.clone(), parts }
+        Payload::Parts { upload: self.id.clone(), parts }
     }
 
     pub(crate) fn key(&self) -> &WritableKey {
@@ -291,11 +198,37 @@ impl Parts {
 
     /// The object is there: nothing is left to abort.
     pub(crate) fn completed(mut self) {
-        self.upload.open = false;
+        self.open = false;
+    }
+
+    /// Aborts it, in a task that goes on when nobody waits for it any more.
+    fn start_abort(&mut self) -> Option<tokio::task::JoinHandle<()>> {
+        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
+        let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.open)?;
+        self.open = false;
+        let Self { client, bucket, key, id, .. } = &*self;
+        let request = client.abort_multipart_upload().bucket(&**bucket).key(key.as_str()).upload_id(id);
+        let (key, id, aborting) = (key.as_str().to_owned(), id.clone(), LastWork::new());
+        Some(runtime.spawn(async move {
+            if let Err(error) = Box::pin(request.send()).await {
+                let failure = Failure::from(error);
+                // Completed or aborted: nothing is left of it.
+                if failure.outcome() != Outcome::Gone {
+                    tracing::warn!(
+                        key,
+                        id,
+                        "an upload in parts could not be aborted, and takes room: {failure:?}"
+                    );
+                }
+            }
+            drop(aborting);
+        }))
     }
 
     /// Takes back what was uploaded.
-    pub(crate) async fn abort(self) {
-        self.upload.abort().await;
+    pub(crate) async fn abort(mut self) {
+        if let Some(task) = self.start_abort() {
+            let _ = task.await;
+        }
     }
 }

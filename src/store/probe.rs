@@ -1,12 +1,11 @@
 //! Finding out whether the server honors conditional writes.
 
+use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
 use tracing::instrument;
 
 use super::bucket::Store;
 use super::failure::Outcome;
-use super::write::Attempt;
-use crate::ambient::Instant;
 use crate::error::Result;
 use crate::mount::WritableKey;
 
@@ -27,39 +26,27 @@ impl Store {
     /// server that ignores the condition makes the object, which is taken away again.
     #[instrument(level = "debug", skip_all, fields(key = probe.as_str()))]
     async fn probe_conditions(&self, probe: &WritableKey) -> Result<bool> {
-        let route = self.route(&[probe.as_str()]);
-        let mut renewed = false;
-        let mut failures = 0;
-        loop {
-            let began = Instant::now();
-            let (clients, _) = route.clients().await.map_err(|error| self.fail(error))?;
-            let request = clients
-                .writer
+        let impossible = |writer: &Client| {
+            writer
                 .put_object()
                 .bucket(&*self.name)
                 .key(probe.as_str())
                 .if_match("\"00000000000000000000000000000000\"")
-                .body(ByteStream::from_static(b""));
-            let sent = self.in_time(self.limits.attempt, Box::pin(request.send()), |put| put.e_tag).await;
-            let failure = match sent {
-                Attempt::Done(_) => {
-                    self.delete(probe).await?;
-                    return Ok(false);
-                }
-                Attempt::Failed(failure) => failure,
+                .body(ByteStream::from_static(b""))
+                .send()
+        };
+        let mut attempts = self.attempts(&[probe.as_str()]);
+        loop {
+            let Err(failure) = attempts.send(self.limits.attempt, impossible).await else {
+                self.delete(probe).await?;
+                return Ok(false);
             };
-            if !renewed && route.renews(&failure, began) {
-                renewed = true;
-                continue;
-            }
-            failures += 1;
+            let exhausted = attempts.count_failure();
             match failure.outcome() {
                 // 404 and 412 both say that the condition was honored.
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
-                Outcome::NotDone | Outcome::Lost if failures < self.limits.max_attempts => {
-                    self.pause(failures).await;
-                }
+                Outcome::NotDone | Outcome::Lost if !exhausted => attempts.pause().await,
                 _ => {
                     // It may be there all the same; what cannot be taken away now stays.
                     let _ = self.delete(probe).await;

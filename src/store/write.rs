@@ -1,18 +1,19 @@
 //! Writing: each write takes effect once, or the caller knows that it cannot be told.
 
-use std::pin::Pin;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
+use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, MetadataDirective};
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tracing::instrument;
 
-use super::bucket::Store;
+use super::bucket::{Route, Store};
 use super::failure::{Failure, Outcome};
-use super::history::{Properties, Seen, WriteId};
+use super::history::{Properties, Seen, WriteId, with_properties};
 use super::object::{etag_header, etag_token};
 use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
@@ -71,16 +72,39 @@ impl Condition {
     }
 }
 
-/// Where the content of a write comes from.
+/// Where content comes from: all of it, or that of one part.
 #[derive(Debug, Clone)]
-pub(crate) enum Payload {
+pub(crate) enum PartSource {
     Bytes(Bytes),
-    /// A version of another object.
-    CopyOf {
+    /// A range of a version of another object.
+    Copy {
         source: ObjectKey,
         etag: String,
-        size: u64,
+        range: Range<u64>,
     },
+}
+
+impl PartSource {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Copy { range, .. } => range.end - range.start,
+        }
+    }
+
+    /// What the credentials of a request that writes it to `key` must cover.
+    pub(super) fn keys<'k>(&'k self, key: &'k str) -> Vec<&'k str> {
+        match self {
+            Self::Bytes(_) => vec![key],
+            Self::Copy { source, .. } => vec![key, source.as_str()],
+        }
+    }
+}
+
+/// What a write sends.
+#[derive(Debug, Clone)]
+pub(crate) enum Payload {
+    Whole(PartSource),
     /// Parts that were uploaded; the properties went with the upload.
     Parts {
         upload: String,
@@ -102,8 +126,8 @@ impl Write<'_> {
     /// What its credentials must cover.
     fn keys(&self) -> Vec<&str> {
         match &self.payload {
-            Payload::CopyOf { source, .. } => vec![self.key.as_str(), source.as_str()],
-            Payload::Bytes(_) | Payload::Parts { .. } => vec![self.key.as_str()],
+            Payload::Whole(content) => content.keys(self.key.as_str()),
+            Payload::Parts { .. } => vec![self.key.as_str()],
         }
     }
 }
@@ -117,10 +141,56 @@ pub(crate) enum Put {
     Overtaken,
 }
 
-/// One attempt.
-pub(super) enum Attempt {
-    Done(Option<String>),
-    Failed(Failure),
+/// The attempts at one write. The SDK does not retry writes: whoever sends one knows what a failure of it means.
+pub(super) struct Attempts<'s> {
+    store: &'s Store,
+    route: Route<'s>,
+    /// Credentials that ended on the way are renewed once, which does not count as a failure.
+    renewed: bool,
+    failures: u32,
+}
+
+impl Attempts<'_> {
+    /// Sends a request once, when it is this tenant's turn, and waits for so long.
+    pub(super) async fn send<T, E, R>(
+        &mut self,
+        patience: Duration,
+        request: impl Fn(&Client) -> R + Send + Sync,
+    ) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+        R: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        loop {
+            let sent = Instant::now();
+            let (clients, _) = self.route.clients().await?;
+            // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
+            let request = Box::pin(request(&clients.writer));
+            let in_time = async move { tokio::time::timeout(patience, request).await };
+            let failure = match self.store.in_turn(in_time).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(error)) => error.into(),
+                Err(_) => Failure::timed_out(),
+            };
+            if self.renewed || !self.route.renews(&failure, sent) {
+                return Err(failure);
+            }
+            self.renewed = true;
+        }
+    }
+
+    /// Counts a failure. Tells whether attempts are exhausted.
+    pub(super) fn count_failure(&mut self) -> bool {
+        self.failures += 1;
+        self.failures >= self.store.limits.max_attempts
+    }
+
+    /// Waits before the next attempt.
+    pub(super) async fn pause(&self) {
+        self.store.pause(self.failures).await;
+    }
 }
 
 /// What a look at the object tells about a write whose answer was lost.
@@ -145,8 +215,7 @@ impl Store {
         let mut lost: Option<Error> = None;
         // Whether a request may still be on its way: then a look tells what is, and not what will be.
         let mut under_way = false;
-        let mut renewed = false;
-        let mut failures = 0;
+        let mut attempts = self.attempts(&write.keys());
         // Such a server was only asked about plain writes. What is left of the risk is the time between
         // two requests.
         if let (Payload::Parts { .. }, Condition::Version { etag, .. }, false) =
@@ -158,17 +227,11 @@ impl Store {
             }
         }
         loop {
-            let sent = Instant::now();
-            let failure = match Box::pin(self.attempt(write, &condition)).await {
-                Attempt::Done(etag) => return Ok(Put::Done { etag }),
-                Attempt::Failed(failure) => failure,
+            let failure = match Box::pin(self.attempt(&mut attempts, write, &condition)).await {
+                Ok(etag) => return Ok(Put::Done { etag: etag.map(etag_token) }),
+                Err(failure) => failure,
             };
-            if !renewed && self.route(&write.keys()).renews(&failure, sent) {
-                renewed = true;
-                continue;
-            }
-            failures += 1;
-            let exhausted = failures >= self.limits.max_attempts;
+            let exhausted = attempts.count_failure();
             under_way |= failure.may_be_under_way();
             if failure.may_be_under_way() {
                 self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
@@ -176,7 +239,8 @@ impl Store {
             let outcome = match failure.outcome() {
                 // Nothing was asked of the object, so this is the server being busy.
                 Outcome::Condition
-                    if matches!((&condition, &write.payload), (Condition::Always, Payload::Bytes(_))) =>
+                    if condition == Condition::Always
+                        && matches!(write.payload, Payload::Whole(PartSource::Bytes(_))) =>
                 {
                     Outcome::NotDone
                 }
@@ -192,7 +256,7 @@ impl Store {
                 }
                 AfterFailure::Fail => return Err(self.fail(failure)),
                 AfterFailure::Resend => {
-                    self.pause(failures).await;
+                    attempts.pause().await;
                     continue;
                 }
                 AfterFailure::Look => lost.take().unwrap_or_else(|| self.fail(failure)),
@@ -217,7 +281,7 @@ impl Store {
                 AfterLook::Resend => {}
             }
             lost = Some(reason);
-            self.pause(failures).await;
+            attempts.pause().await;
         }
     }
 
@@ -228,106 +292,71 @@ impl Store {
             return Ok(true);
         }
         match &write.payload {
-            Payload::CopyOf { source, .. } => self.is_missing(source, failure).await,
+            Payload::Whole(PartSource::Copy { source, .. }) => self.is_missing(source, failure).await,
             _ => Ok(false),
         }
     }
 
-    async fn attempt(&self, write: &Write<'_>, condition: &Condition) -> Attempt {
-        let Properties {
-            content_type,
-            content_encoding,
-            content_language,
-            content_disposition,
-            cache_control,
-            ..
-        } = write.properties.clone();
-        let metadata = write.properties.history.put_into(&write.properties.metadata);
-        let metadata = Some(metadata.into_iter().collect());
+    pub(super) fn attempts(&self, keys: &[&str]) -> Attempts<'_> {
+        Attempts { store: self, route: self.route(keys), renewed: false, failures: 0 }
+    }
+
+    async fn attempt(
+        &self,
+        attempts: &mut Attempts<'_>,
+        write: &Write<'_>,
+        condition: &Condition,
+    ) -> Result<Option<String>, Failure> {
         let key = write.key.as_str();
-        let clients = match self.route(&write.keys()).clients().await {
-            Ok((clients, _)) => clients,
-            Err(failure) => return Attempt::Failed(failure),
-        };
         match &write.payload {
-            Payload::Bytes(bytes) => {
-                let request = clients
-                    .writer
-                    .put_object()
-                    .bucket(&*self.name)
-                    .key(key)
-                    .set_if_match(condition.if_match())
-                    .set_if_none_match(condition.if_none_match())
-                    .set_content_type(content_type)
-                    .set_content_encoding(content_encoding)
-                    .set_content_language(content_language)
-                    .set_content_disposition(content_disposition)
-                    .set_cache_control(cache_control)
-                    .set_metadata(metadata)
-                    .body(ByteStream::from(bytes.clone()));
-                let patience = self.upload_patience(bytes.len() as u64);
-                self.in_time(patience, Box::pin(request.send()), |put| put.e_tag).await
+            Payload::Whole(PartSource::Bytes(bytes)) => {
+                let put = |writer: &Client| {
+                    let request = writer
+                        .put_object()
+                        .bucket(&*self.name)
+                        .key(key)
+                        .set_if_match(condition.if_match())
+                        .set_if_none_match(condition.if_none_match())
+                        .body(ByteStream::from(bytes.clone()));
+                    with_properties!(request, write.properties).send()
+                };
+                Ok(attempts.send(self.upload_patience(bytes.len() as u64), put).await?.e_tag)
             }
-            Payload::CopyOf { source, etag, size } => {
-                let request = clients
-                    .writer
-                    .copy_object()
-                    .bucket(&*self.name)
-                    .key(key)
-                    .copy_source(self.copy_source(source))
-                    .copy_source_if_match(etag_header(etag))
-                    .set_if_match(condition.if_match())
-                    .set_if_none_match(condition.if_none_match())
-                    .metadata_directive(MetadataDirective::Replace)
-                    .set_content_type(content_type)
-                    .set_content_encoding(content_encoding)
-                    .set_content_language(content_language)
-                    .set_content_disposition(content_disposition)
-                    .set_cache_control(cache_control)
-                    .set_metadata(metadata);
-                self.in_time(self.copy_patience(*size), Box::pin(request.send()), |copy| {
-                    copy.copy_object_result?.e_tag
-                })
-                .await
+            Payload::Whole(PartSource::Copy { source, etag, range }) => {
+                let copy = |writer: &Client| {
+                    let request = writer
+                        .copy_object()
+                        .bucket(&*self.name)
+                        .key(key)
+                        .copy_source(self.copy_source(source))
+                        .copy_source_if_match(etag_header(etag))
+                        .set_if_match(condition.if_match())
+                        .set_if_none_match(condition.if_none_match())
+                        .metadata_directive(MetadataDirective::Replace);
+                    with_properties!(request, write.properties).send()
+                };
+                let copied = attempts.send(self.copy_patience(range.end), copy).await?;
+                Ok(copied.copy_object_result.and_then(|result| result.e_tag))
             }
             Payload::Parts { upload, parts } => {
                 let part = |(number, etag): &(i32, String)| {
                     CompletedPart::builder().part_number(*number).e_tag(etag).build()
                 };
-                let parts =
-                    CompletedMultipartUpload::builder().set_parts(Some(parts.iter().map(part).collect()));
-                let request = clients
-                    .writer
-                    .complete_multipart_upload()
-                    .bucket(&*self.name)
-                    .key(key)
-                    .upload_id(upload)
-                    .set_if_match(condition.if_match())
-                    .set_if_none_match(condition.if_none_match())
-                    .multipart_upload(parts.build());
-                let patience = self.limits.attempt + PUTTING_TOGETHER;
-                self.in_time(patience, Box::pin(request.send()), |done| done.e_tag).await
+                let parts: Vec<_> = parts.iter().map(part).collect();
+                let parts = CompletedMultipartUpload::builder().set_parts(Some(parts)).build();
+                let complete = |writer: &Client| {
+                    writer
+                        .complete_multipart_upload()
+                        .bucket(&*self.name)
+                        .key(key)
+                        .upload_id(upload)
+                        .set_if_match(condition.if_match())
+                        .set_if_none_match(condition.if_none_match())
+                        .multipart_upload(parts.clone())
+                        .send()
+                };
+                Ok(attempts.send(self.limits.attempt + PUTTING_TOGETHER, complete).await?.e_tag)
             }
-        }
-    }
-
-    /// Sends a request once, when it is this tenant's turn, and waits for so long.
-    pub(super) async fn in_time<T, E>(
-        &self,
-        patience: Duration,
-        // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
-        request: Pin<Box<impl Future<Output = Result<T, E>> + Send + 'static>>,
-        etag: impl FnOnce(T) -> Option<String>,
-    ) -> Attempt
-    where
-        Failure: From<E>,
-        T: Send + 'static,
-        E: Send + 'static,
-    {
-        match self.in_turn(async move { tokio::time::timeout(patience, request).await }).await {
-            Ok(Ok(done)) => Attempt::Done(etag(done).map(etag_token)),
-            Ok(Err(error)) => Attempt::Failed(error.into()),
-            Err(_) => Attempt::Failed(Failure::timed_out()),
         }
     }
 
