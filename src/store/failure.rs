@@ -7,7 +7,7 @@ use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 
 use super::intercept::Contradiction;
-use crate::config::{credentials_hint, env};
+use crate::config::credentials_hint;
 use crate::error::{Error, ErrorKind, shorten};
 
 /// Why a request failed, as far as a diagnosis has something of its own to say about it.
@@ -85,12 +85,12 @@ where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
 {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
-        let contradicts = causes(&error).any(<dyn StdError>::is::<Contradiction>);
-        if let Some(told) = told_before(&error) {
-            return told;
+        // What a session's own credentials failed with says more than that there are none.
+        if let Some(told) = causes(&error).find_map(|cause| cause.downcast_ref::<Arc<Error>>()) {
+            return Self::told(Error::shared(told));
         }
         let cause = match &error {
-            _ if contradicts => Cause::Contradiction,
+            _ if causes(&error).any(<dyn StdError>::is::<Contradiction>) => Cause::Contradiction,
             // A success whose body is no S3 answer, such as the page of a proxy.
             SdkError::ServiceError(service)
                 if service.raw().status().is_success() && service.err().code().is_none() =>
@@ -125,12 +125,6 @@ where
 fn expected_region(message: &str) -> Option<&str> {
     let (region, _) = message.split_once("expecting '")?.1.split_once('\'')?;
     crate::config::check_region(region).is_ok().then_some(region)
-}
-
-/// What a session's own credentials failed with says more than that there are none.
-fn told_before(error: &(dyn StdError + 'static)) -> Option<Failure> {
-    let told = causes(error).find_map(|cause| cause.downcast_ref::<Arc<Error>>())?;
-    Some(Failure::told(Error::shared(told)))
 }
 
 /// The SDK has no kind for "no credentials"; its errors say so in words only.
@@ -188,7 +182,7 @@ impl Failure {
     /// The failure of a request to STS.
     pub(super) fn into_sts_error(self, endpoint: Option<&str>) -> Error {
         let place = endpoint.map_or("STS".to_owned(), |url| format!("STS at `{}`", shorten(url)));
-        match &self.cause {
+        let (kind, message, hint) = match &self.cause {
             Cause::Answer { status, code, message, .. } => {
                 let said = [code.as_str(), message].join(": ");
                 let (kind, hint) = match (status, code.as_str()) {
@@ -205,35 +199,30 @@ impl Failure {
                         "check the credentials that this process runs on, its clock, and the role",
                     ),
                 };
-                Error::new(
-                    kind,
-                    format!("{place} answered {status} {}", shorten(said.trim_matches([':', ' ']))),
-                )
-                .with_hint(hint)
-                .with_source(self.into_words())
+                (kind, format!("{place} answered {status} {}", shorten(said.trim_matches([':', ' ']))), hint)
             }
-            Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
-                .with_hint("try again; if it stays, check the network and the address of STS")
-                .with_source(self.into_words()),
-            Cause::Unreachable => Error::new(
+            Cause::Timeout => (
+                ErrorKind::Timeout,
+                format!("{place} did not answer in time"),
+                "try again; if it stays, check the network and the address of STS",
+            ),
+            Cause::Unreachable => (
                 ErrorKind::Unavailable,
                 format!("cannot reach {place}: {}", innermost(&*self.source)),
-            )
-            .with_hint("check the network, and the address in `sts_endpoint_url` or AWS_ENDPOINT_URL_STS")
-            .with_source(self.into_words()),
-            Cause::Garbled => {
-                Error::new(ErrorKind::Unavailable, format!("the answer of {place} cannot be understood"))
-                    .with_hint(
-                        "this server may have no STS there: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
-                    )
-                    .with_source(self.into_words())
-            }
+                "check the network, and the address in `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+            ),
+            Cause::Garbled => (
+                ErrorKind::Unavailable,
+                format!("the answer of {place} cannot be understood"),
+                "this server may have no STS there: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+            ),
             _ => {
                 let error = self.into_error("", endpoint);
                 let said = error.message().to_owned();
-                error.with_source(said)
+                return error.with_source(said);
             }
-        }
+        };
+        Error::new(kind, message).with_hint(hint).with_source(self.into_words())
     }
 
     /// A failure inside an answer that is none as a whole.
@@ -282,14 +271,13 @@ impl Failure {
 
     /// What a diagnosis tells apart.
     pub(super) fn reason(&self) -> Reason {
-        let Cause::Answer { status, code, bucket_region, .. } = &self.cause else {
-            return match &self.cause {
-                Cause::Timeout => Reason::Timeout,
-                Cause::Unreachable => Reason::Unreachable,
-                Cause::NoCredentials => Reason::NoCredentials,
-                Cause::Garbled | Cause::Contradiction => Reason::NotS3,
-                Cause::Request | Cause::Told | Cause::Answer { .. } => Reason::Other,
-            };
+        let (status, code, bucket_region) = match &self.cause {
+            Cause::Answer { status, code, bucket_region, .. } => (status, code, bucket_region),
+            Cause::Timeout => return Reason::Timeout,
+            Cause::Unreachable => return Reason::Unreachable,
+            Cause::NoCredentials => return Reason::NoCredentials,
+            Cause::Garbled | Cause::Contradiction => return Reason::NotS3,
+            Cause::Request | Cause::Told => return Reason::Other,
         };
         match (*status, code.as_str()) {
             (404, "NoSuchBucket") => Reason::NoBucket,
@@ -350,14 +338,11 @@ impl Failure {
                 ),
             Cause::Unreachable => {
                 let why = innermost(&*self.source);
-                let hint = if why.to_lowercase().contains("certificate") {
-                    "the server's certificate is not trusted: install its authority on this machine"
-                        .to_owned()
-                } else {
-                    format!(
-                        "check that the server runs, and the address in `--endpoint-url`, {} or the AWS variables",
-                        env::ENDPOINT_URL
-                    )
+                let hint = match why.to_lowercase().contains("certificate") {
+                    true => "the server's certificate is not trusted: install its authority on this machine",
+                    false => {
+                        "check that the server runs, and the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables"
+                    }
                 };
                 Error::new(ErrorKind::Unavailable, format!("cannot reach {place}: {why}")).with_hint(hint)
             }
@@ -376,11 +361,12 @@ impl Failure {
             )
             .with_hint("this looks like a defect; please report it"),
         };
-        let embedded = matches!(&self.cause, Cause::Answer { code, .. } if code == "NoSuchBucket")
-            && endpoint.is_some_and(|url| url.ends_with(".invalid"));
-        let error = match embedded {
-            true => error.with_hint("name another with `--bucket`, or write a file to make this one"),
-            false => error,
+        let embedded = endpoint.is_some_and(|url| url.ends_with(".invalid"));
+        let error = match &self.cause {
+            Cause::Answer { code, .. } if embedded && code == "NoSuchBucket" => {
+                error.with_hint("name another with `--bucket`, or write a file to make this one")
+            }
+            _ => error,
         };
         error.with_source(self.source)
     }
@@ -394,27 +380,30 @@ pub(super) fn corrupt(message: impl Into<String>) -> Error {
 
 /// One function maps a status, and where it says more the code, to a kind.
 fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: &str) -> Error {
+    use ErrorKind::{
+        Conflict, Corrupt, Denied, Internal, InvalidInput, Throttled, Timeout, TooLarge, Unavailable,
+    };
     let said = match (code, message) {
         ("", _) => format!("{status}"),
         (code, "") => format!("{status} {code}"),
         (code, message) => format!("{status} {code}: {}", shorten(message)),
     };
-    let error = |kind, text: String, hint: &str| Error::new(kind, text).with_hint(hint);
+    let error = |kind, what: &str, hint: &str| Error::new(kind, format!("{what} ({said})")).with_hint(hint);
     match (status, code) {
         (404, "NoSuchBucket") => error(
-            ErrorKind::Unavailable,
-            format!("the bucket `{bucket}` does not exist ({said})"),
+            Unavailable,
+            &format!("the bucket `{bucket}` does not exist"),
             "create the bucket, or name another with `--bucket` or SKILLFS_BUCKET",
         ),
         (400, "InvalidBucketName") => error(
-            ErrorKind::InvalidInput,
-            format!("the storage does not take `{bucket}` for a bucket's name ({said})"),
+            InvalidInput,
+            &format!("the storage does not take `{bucket}` for a bucket's name"),
             "a bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
         ),
         // A HEAD has no body to say more in.
         (400, "") if region.is_none() => error(
-            ErrorKind::Denied,
-            format!("the storage refused the request ({said})"),
+            Denied,
+            "the storage refused the request",
             "check the credentials, which may have expired, and the region",
         ),
         (301 | 307, _)
@@ -423,17 +412,11 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
                 Some(region) => format!("set `--region {region}` or AWS_REGION={region}"),
                 None => "set the bucket's region with `--region` or AWS_REGION".to_owned(),
             };
-            Error::new(
-                ErrorKind::Unavailable,
-                format!("the bucket `{bucket}` lies in another region ({said})"),
-            )
-            .with_hint(hint)
+            error(Unavailable, &format!("the bucket `{bucket}` lies in another region"), &hint)
         }
-        (_, "RequestTimeTooSkewed") => error(
-            ErrorKind::Denied,
-            format!("the storage refused: this machine's clock is off ({said})"),
-            "set the clock of this machine",
-        ),
+        (_, "RequestTimeTooSkewed") => {
+            error(Denied, "the storage refused: this machine's clock is off", "set the clock of this machine")
+        }
         (
             _,
             "InvalidAccessKeyId"
@@ -443,79 +426,63 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             | "InvalidClientTokenId"
             | "NotSignedUp",
         ) => error(
-            ErrorKind::Denied,
-            format!("the storage does not accept these credentials ({said})"),
+            Denied,
+            "the storage does not accept these credentials",
             "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; renew what has expired",
         ),
         (401 | 403, _) => error(
-            ErrorKind::Denied,
-            format!("the storage denied access to the bucket `{bucket}` ({said})"),
+            Denied,
+            &format!("the storage denied access to the bucket `{bucket}`"),
             "the credentials need s3:GetObject and s3:ListBucket on this prefix, and s3:PutObject and \
              s3:DeleteObject to write",
         )
         .forbidden(),
         (404, "NoSuchUpload") => error(
-            ErrorKind::Conflict,
-            format!("the upload is no longer there ({said})"),
+            Conflict,
+            "the upload is no longer there",
             "somebody or a rule of the bucket ended it; write it again",
         ),
         // An object that is missing is no failure, and is asked for before.
         (404, _) => error(
-            ErrorKind::Unavailable,
-            format!("the server does not answer like S3 ({said})"),
+            Unavailable,
+            "the server does not answer like S3",
             "check the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables",
         ),
-        (409 | 412, _) => error(
-            ErrorKind::Conflict,
-            format!("it was changed meanwhile ({said})"),
-            "read it again, then retry",
-        ),
+        (409 | 412, _) => error(Conflict, "it was changed meanwhile", "read it again, then retry"),
         (501, _) => error(
-            ErrorKind::Unavailable,
-            format!("the storage cannot do this ({said})"),
+            Unavailable,
+            "the storage cannot do this",
             "use a server that can, or an operation that needs less",
         ),
         (400, "MetadataTooLarge") => error(
-            ErrorKind::TooLarge,
-            format!("the file's metadata is larger than S3 allows ({said})"),
+            TooLarge,
+            "the file's metadata is larger than S3 allows",
             "write the file anew, without the metadata that another tool put there",
         ),
-        (400, "EntityTooLarge") | (413, _) => error(
-            ErrorKind::TooLarge,
-            format!("the storage does not take so much at once ({said})"),
-            "write it in smaller files",
-        ),
+        (400, "EntityTooLarge") | (413, _) => {
+            error(TooLarge, "the storage does not take so much at once", "write it in smaller files")
+        }
         (429, _)
         | (
             _,
             "SlowDown" | "TooManyRequests" | "RequestLimitExceeded" | "Throttling" | "ThrottlingException",
-        ) => error(
-            ErrorKind::Throttled,
-            format!("the storage asks for fewer requests ({said})"),
-            "wait a few seconds, then retry",
-        ),
-        (408, _) | (_, "RequestTimeout") => {
-            error(ErrorKind::Timeout, format!("the storage gave up waiting ({said})"), "try again")
-        }
+        ) => error(Throttled, "the storage asks for fewer requests", "wait a few seconds, then retry"),
+        (408, _) | (_, "RequestTimeout") => error(Timeout, "the storage gave up waiting", "try again"),
         // Some servers throttle with a bare 503.
-        (503, "") => error(
-            ErrorKind::Throttled,
-            format!("the storage is overloaded ({said})"),
-            "wait a few seconds, then retry",
-        ),
+        (503, "") => error(Throttled, "the storage is overloaded", "wait a few seconds, then retry"),
         (_, "StoreDamaged") => error(
-            ErrorKind::Corrupt,
-            format!("the embedded store is damaged ({said})"),
+            Corrupt,
+            "the embedded store is damaged",
             "restore its file from a copy, or give another directory",
         ),
         (500..=599, _) | (_, "InternalError") => error(
-            ErrorKind::Unavailable,
-            format!("the storage failed ({said})"),
+            Unavailable,
+            "the storage failed",
             "try again; if it stays, look at the state of the server",
         ),
         _ => error(
-            ErrorKind::Internal,
-            format!("the storage gave an answer that was not expected ({said})"),
+            Internal,
+            "the storage gave an answer that was not expected",
             "this looks like a defect of skillfs or of the server; please report it",
         ),
     }
