@@ -2,21 +2,22 @@
 //!
 //! Each is one request, sent again only where the client does so by itself.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aws_sdk_s3::Client;
 use aws_sdk_s3::config::interceptors::{
     BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
 };
 use aws_sdk_s3::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_s3::error::BoxError;
-use aws_sdk_s3::primitives::{ByteStream, DateTime, DateTimeFormat};
+use aws_sdk_s3::primitives::ByteStream;
 use aws_sdk_s3::types::{BucketVersioningStatus, EncodingType};
 use tracing::instrument;
 
 use super::bucket::{Bucket, Store};
 use super::connect::EMBEDDED_HOST;
 use super::failure::{Failure, Reason};
+use super::intercept::seconds_ahead;
 use super::list::decode_listed;
 use crate::ambient::{Ambient, unix_seconds};
 use crate::error::Error;
@@ -60,8 +61,8 @@ struct Listener {
 }
 
 impl Listener {
-    fn heard(&self) -> Heard {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -77,7 +78,7 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.request().headers();
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard();
         if let Some((key, region)) = headers.get("authorization").and_then(scope) {
             let end = key.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
             heard.key_end = Some(key[end..].to_owned());
@@ -94,9 +95,10 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.response().headers();
-        let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut heard = self.heard();
         heard.bucket_region = headers.get("x-amz-bucket-region").map(str::to_owned);
-        heard.ahead = headers.get("date").and_then(|date| ahead(date, self.ambient.now()));
+        heard.ahead =
+            headers.get("date").and_then(|date| seconds_ahead(date, unix_seconds(self.ambient.now())));
         Ok(())
     }
 }
@@ -110,11 +112,6 @@ fn scope(authorization: &str) -> Option<(&str, &str)> {
     Some((parts.nth(1)?, region))
 }
 
-fn ahead(date: &str, now: SystemTime) -> Option<i64> {
-    let there = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
-    Some(there.secs().saturating_sub(i64::try_from(unix_seconds(now)).ok()?))
-}
-
 impl Bucket {
     /// Whether the server is in this process.
     pub(crate) fn is_embedded(&self) -> bool {
@@ -123,69 +120,67 @@ impl Bucket {
 }
 
 impl Store {
-    fn trouble(&self, failure: impl Into<Failure>) -> Trouble {
-        let failure = failure.into();
-        Trouble { reason: failure.reason(), error: self.fail(failure) }
+    /// Sends one request about these keys.
+    async fn ask<T, E, R>(&self, keys: &[&str], request: impl FnOnce(&Client) -> R) -> Result<T, Trouble>
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+        R: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let answer = match self.route(keys).clients().await {
+            Ok((clients, _)) => self.in_turn(Box::pin(request(&clients.client))).await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        answer.map_err(|failure| Trouble { reason: failure.reason(), error: self.fail(failure) })
+    }
+
+    fn listener(&self) -> Listener {
+        Listener { heard: Arc::default(), ambient: self.ambient.clone() }
     }
 
     /// One GetBucketVersioning. Its refusals say why, which those of a HeadBucket cannot.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn versioning(&self) -> (Result<Versioning, Trouble>, Heard) {
-        let listener = Listener { heard: Arc::default(), ambient: self.ambient.clone() };
-        let clients = match self.route(&[]).clients().await {
-            Ok((clients, _)) => clients,
-            Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
+        let listener = self.listener();
+        let request = |client: &Client| {
+            let request = client.get_bucket_versioning().bucket(&*self.name);
+            request.customize().interceptor(listener.clone()).send()
         };
-        let request = clients.client.get_bucket_versioning().bucket(&*self.name);
-        let request = request.customize().interceptor(listener.clone());
-        let told = match self.in_turn(Box::pin(request.send())).await {
-            Ok(told) => Ok(match told.status() {
-                Some(BucketVersioningStatus::Enabled) => Versioning::Enabled,
-                Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
-                _ => Versioning::Off,
-            }),
-            Err(error) => Err(self.trouble(error)),
-        };
-        (told, listener.heard())
+        let versioning = self.ask(&[], request).await.map(|told| match told.status() {
+            Some(BucketVersioningStatus::Enabled) => Versioning::Enabled,
+            Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
+            _ => Versioning::Off,
+        });
+        let heard = listener.heard().clone();
+        (versioning, heard)
     }
 
     /// One HeadBucket.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn head_bucket(&self) -> (Result<(), Trouble>, Heard) {
-        let listener = Listener { heard: Arc::default(), ambient: self.ambient.clone() };
-        let clients = match self.route(&[]).clients().await {
-            Ok((clients, _)) => clients,
-            Err(failure) => return (Err(self.trouble(failure)), Heard::default()),
+        let listener = self.listener();
+        let request = |client: &Client| {
+            let request = client.head_bucket().bucket(&*self.name);
+            request.customize().interceptor(listener.clone()).send()
         };
-        let request = clients.client.head_bucket().bucket(&*self.name);
-        let request = request.customize().interceptor(listener.clone());
-        let told = match self.in_turn(Box::pin(request.send())).await {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let mut trouble = self.trouble(error);
-                // A HEAD has no body to say so in.
-                if trouble.reason == Reason::NotS3 {
-                    trouble.reason = Reason::NoBucket;
-                }
-                Err(trouble)
-            }
-        };
-        (told, listener.heard())
+        let there = self.ask(&[], request).await.map(|_| ()).map_err(|trouble| match trouble.reason {
+            // A HEAD has no body to say so in.
+            Reason::NotS3 => Trouble { reason: Reason::NoBucket, ..trouble },
+            _ => trouble,
+        });
+        let heard = listener.heard().clone();
+        (there, heard)
     }
 
     /// Whether a prefix may be listed, and its first key. One ListObjectsV2, of one key.
     #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str()))]
     pub(crate) async fn try_list(&self, prefix: &KeyPrefix) -> Result<Option<String>, Trouble> {
-        let (clients, _) =
-            self.route(&[prefix.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
-        let request = clients
-            .client
-            .list_objects_v2()
-            .bucket(&*self.name)
-            .prefix(prefix.as_str())
-            .encoding_type(EncodingType::Url)
-            .max_keys(1);
-        let page = self.in_turn(Box::pin(request.send())).await.map_err(|error| self.trouble(error))?;
+        let request = |client: &Client| {
+            let request = client.list_objects_v2().bucket(&*self.name).prefix(prefix.as_str());
+            request.encoding_type(EncodingType::Url).max_keys(1).send()
+        };
+        let page = self.ask(&[prefix.as_str()], request).await?;
         let key = page.contents.unwrap_or_default().into_iter().next().and_then(|object| object.key);
         Ok(match page.encoding_type {
             Some(_) => key.and_then(|key| decode_listed(&key).ok()),
@@ -196,17 +191,14 @@ impl Store {
     /// Whether an object may be read; `false` when there is none. One GetObject, of one byte.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_read(&self, key: &ObjectKey) -> Result<bool, Trouble> {
-        let (clients, _) =
-            self.route(&[key.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
-        let request = clients.client.get_object().bucket(&*self.name).key(key.as_str()).range("bytes=0-0");
-        match self.in_turn(Box::pin(request.send())).await {
-            Ok(_) => Ok(true),
-            Err(error) => match self.trouble(error) {
-                Trouble { reason: Reason::Missing, .. } => Ok(false),
-                // It has no bytes.
-                Trouble { reason: Reason::BehindTheEnd, .. } => Ok(true),
-                trouble => Err(trouble),
-            },
+        let request = |client: &Client| {
+            client.get_object().bucket(&*self.name).key(key.as_str()).range("bytes=0-0").send()
+        };
+        match self.ask(&[key.as_str()], request).await {
+            // An object without bytes has no first one.
+            Ok(_) | Err(Trouble { reason: Reason::BehindTheEnd, .. }) => Ok(true),
+            Err(Trouble { reason: Reason::Missing, .. }) => Ok(false),
+            Err(trouble) => Err(trouble),
         }
     }
 
@@ -215,23 +207,20 @@ impl Store {
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_create(&self, key: &WritableKey, only_new: bool) -> Result<(), Trouble> {
         let _changing = self.changing([key]);
-        let (clients, _) =
-            self.route(&[key.as_str()]).clients().await.map_err(|failure| self.trouble(failure))?;
-        let request = clients
-            .client
-            .put_object()
-            .bucket(&*self.name)
-            .key(key.as_str())
-            .set_if_none_match(only_new.then(|| "*".to_owned()))
-            .content_type("text/plain")
-            .body(ByteStream::from_static(b"skillfs doctor looked whether it may write here.\n"));
-        match self.in_turn(Box::pin(request.send())).await {
-            Ok(_) => Ok(()),
-            Err(error) => match self.trouble(error) {
-                // Nobody else has the name: an attempt before this one made it, and its answer was lost.
-                Trouble { reason: Reason::Condition, .. } => Ok(()),
-                trouble => Err(trouble),
-            },
+        let request = |client: &Client| {
+            client
+                .put_object()
+                .bucket(&*self.name)
+                .key(key.as_str())
+                .set_if_none_match(only_new.then(|| "*".to_owned()))
+                .content_type("text/plain")
+                .body(ByteStream::from_static(b"skillfs doctor looked whether it may write here.\n"))
+                .send()
+        };
+        match self.ask(&[key.as_str()], request).await {
+            // Nobody else has the name: an attempt before this one made it, and its answer was lost.
+            Ok(_) | Err(Trouble { reason: Reason::Condition, .. }) => Ok(()),
+            Err(trouble) => Err(trouble),
         }
     }
 }
@@ -253,7 +242,8 @@ mod tests {
 
     #[test]
     fn dates_are_compared_with_ours() {
-        assert!(ahead("Mon, 16 Nov 1970 15:20:00 GMT", Ambient::default().now()).unwrap() < -1_000_000_000);
-        assert_eq!(ahead("yesterday", SystemTime::UNIX_EPOCH), None);
+        let now = unix_seconds(Ambient::default().now());
+        assert!(seconds_ahead("Mon, 16 Nov 1970 15:20:00 GMT", now).unwrap() < -1_000_000_000);
+        assert_eq!(seconds_ahead("yesterday", 0), None);
     }
 }

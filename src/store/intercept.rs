@@ -1,10 +1,9 @@
 //! What the client tells on the way: requests are counted, and answers that cannot be are stopped.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::config::interceptors::{
     BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
 };
@@ -70,31 +69,34 @@ impl std::ops::Sub for RequestCounts {
 
 /// The counters behind [`RequestCounts`], shared with the client.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Counters(Arc<[AtomicU64; 9]>);
+pub(super) struct Counters(Arc<Mutex<RequestCounts>>);
 
 impl Counters {
+    fn lock(&self) -> MutexGuard<'_, RequestCounts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn snapshot(&self) -> RequestCounts {
-        let [list, get, head, put, copy, delete, other, reissued, assume_role] =
-            [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|i| self.0[i].load(Ordering::Relaxed));
-        RequestCounts { list, get, head, put, copy, delete, assume_role, other, reissued }
+        *self.lock()
     }
 
     pub(super) fn sent(&self, operation: Option<&str>) {
-        let slot = match operation {
-            Some("ListObjectsV2") => 0,
-            Some("GetObject") => 1,
-            Some("HeadObject") => 2,
-            Some("PutObject") => 3,
-            Some("CopyObject") => 4,
-            Some("DeleteObject" | "DeleteObjects") => 5,
-            Some("AssumeRole") => 8,
-            _ => 6,
+        let mut counts = self.lock();
+        let count = match operation {
+            Some("ListObjectsV2") => &mut counts.list,
+            Some("GetObject") => &mut counts.get,
+            Some("HeadObject") => &mut counts.head,
+            Some("PutObject") => &mut counts.put,
+            Some("CopyObject") => &mut counts.copy,
+            Some("DeleteObject" | "DeleteObjects") => &mut counts.delete,
+            Some("AssumeRole") => &mut counts.assume_role,
+            _ => &mut counts.other,
         };
-        self.0[slot].fetch_add(1, Ordering::Relaxed);
+        *count += 1;
     }
 
     pub(super) fn reissued(&self) {
-        self.0[7].fetch_add(1, Ordering::Relaxed);
+        self.lock().reissued += 1;
     }
 }
 
@@ -127,9 +129,8 @@ impl ServerClock {
         {
             return;
         }
-        let there = date.and_then(|date| DateTime::from_str(date, DateTimeFormat::HttpDate).ok());
-        if let (Some(there), Ok(here)) = (there, i64::try_from(here)) {
-            self.ahead.store(there.secs().saturating_sub(here), Ordering::Relaxed);
+        if let Some(ahead) = date.and_then(|date| seconds_ahead(date, here)) {
+            self.ahead.store(ahead, Ordering::Relaxed);
         }
     }
 
@@ -152,6 +153,12 @@ impl ServerClock {
     }
 }
 
+/// By how many seconds a `Date` header is ahead of `here`, in seconds since 1970.
+pub(super) fn seconds_ahead(date: &str, here: u64) -> Option<i64> {
+    let there = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
+    Some(there.secs().saturating_sub(i64::try_from(here).ok()?))
+}
+
 /// An answer that contradicts itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -162,21 +169,6 @@ pub(super) struct Contradiction(&'static str);
 pub(super) struct Watcher {
     pub(super) counters: Counters,
     pub(super) clock: ServerClock,
-}
-
-impl Watcher {
-    /// An answer came.
-    pub(super) fn heard(&self, response: &HttpResponse) -> Result<(), Contradiction> {
-        // The page of a proxy has the proxy's time.
-        if response.status().is_success() {
-            self.clock.heard(response.headers().get("date"));
-        }
-        // A part of an object that does not say which part it is could be taken for the whole.
-        if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
-            return Err(Contradiction("a part of an object came without its range"));
-        }
-        Ok(())
-    }
 }
 
 #[dyn_dispatch_hint]
@@ -201,6 +193,15 @@ impl Intercept for Watcher {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        Ok(self.heard(context.response())?)
+        let response = context.response();
+        // The page of a proxy has the proxy's time.
+        if response.status().is_success() {
+            self.clock.heard(response.headers().get("date"));
+        }
+        // A part of an object that does not say which part it is could be taken for the whole.
+        if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
+            return Err(Contradiction("a part of an object came without its range").into());
+        }
+        Ok(())
     }
 }
