@@ -126,6 +126,11 @@ impl Store {
             .with_max_attempts(settings.max_attempts.max(1))
             .with_initial_backoff(FIRST_BACKOFF)
             .with_max_backoff(LONGEST_BACKOFF);
+        let endpoint = OneEndpoint {
+            bucket: settings.bucket.clone(),
+            rules: DefaultResolver::new(),
+            known: OnceLock::new(),
+        };
         let config = aws_sdk_s3::config::Builder::from(chain)
             .force_path_style(chain.endpoint_url().is_some())
             .timeout_config(
@@ -145,7 +150,7 @@ impl Store {
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .interceptor(watcher)
-            .endpoint_resolver(OneEndpoint::new(&settings.bucket))
+            .endpoint_resolver(endpoint)
             .build();
         // An object's body is not part of the attempt, so the time to its head is all that there is to limit:
         // `Store::hedged` limits the whole. Each limit of the SDK costs a timer and some allocations.
@@ -227,20 +232,11 @@ struct OneEndpoint {
     known: OnceLock<Endpoint>,
 }
 
-impl OneEndpoint {
-    fn new(bucket: &str) -> Self {
-        Self { bucket: bucket.to_owned(), rules: DefaultResolver::new(), known: OnceLock::new() }
-    }
-
-    /// A plain bucket lies at one place. Access points and directory buckets are for the rules.
-    fn is_plain(&self, params: &Params) -> bool {
-        params.bucket() == Some(&self.bucket) && !self.bucket.contains(':') && !self.bucket.ends_with("-s3")
-    }
-}
-
 impl ResolveEndpoint for OneEndpoint {
     fn resolve_endpoint<'a>(&'a self, params: &'a Params) -> EndpointFuture<'a> {
-        if !self.is_plain(params) {
+        // A plain bucket lies at one place. Access points and directory buckets are for the rules.
+        let bucket = self.bucket.as_str();
+        if params.bucket() != Some(bucket) || bucket.contains(':') || bucket.ends_with("-s3") {
             return ResolveEndpoint::resolve_endpoint(&self.rules, params);
         }
         if let Some(known) = self.known.get() {
@@ -267,11 +263,10 @@ mod in_process {
     //! The embedded store spoken to without a socket: the same client, the same protocol.
 
     use aws_sdk_s3::config::http::{HttpRequest, HttpResponse};
-    use aws_sdk_s3::config::{HttpClient, RuntimeComponents};
     use aws_sdk_s3::error::ConnectorError;
     use aws_sdk_s3::primitives::SdkBody;
     use aws_smithy_runtime_api::client::http::{
-        HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+        HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
     };
 
     use super::{Components, EMBEDDED_HOST as HOST, Result, Settings, StaticCredentials, Store};
@@ -282,13 +277,14 @@ mod in_process {
             settings.endpoint_url = Some(format!("http://{HOST}"));
             settings.region = Some("us-east-1".to_owned());
             settings.credentials = Some(StaticCredentials::new(ACCESS_KEY_ID, SECRET_ACCESS_KEY));
-            let components = Components::default().http_client(InProcess(embedded.clone()));
+            let connector = SharedHttpConnector::new(InProcess(embedded.clone()));
+            let components = Components::default().http_client(http_client_fn(move |_, _| connector.clone()));
             let chain = Self::chain(&settings, &components).await;
             Self::over(&settings, &chain, components.ambient, true)
         }
     }
 
-    #[derive(Debug, Clone)]
+    #[derive(Debug)]
     struct InProcess(Embedded);
 
     impl HttpConnector for InProcess {
@@ -305,12 +301,6 @@ mod in_process {
                 HttpResponse::try_from(response.map(SdkBody::from_body_1_x))
                     .map_err(|e| ConnectorError::other(e.into(), None))
             })
-        }
-    }
-
-    impl HttpClient for InProcess {
-        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-            SharedHttpConnector::new(self.clone())
         }
     }
 }

@@ -14,13 +14,6 @@ use crate::entry::Depth;
 use crate::error::{Error, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
 
-/// One page of a listing, in key order.
-#[derive(Debug)]
-struct ListPage {
-    items: Vec<Listed>,
-    next: Option<String>,
-}
-
 /// A listing, page by page. It ends: every page goes on behind the one before.
 #[derive(Debug)]
 pub(crate) struct Lister {
@@ -72,20 +65,18 @@ impl Lister {
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
         while !self.done {
             let token = self.token.take();
-            let page = store.list(self.prefix.as_str(), self.depth, self.max_keys, token).await?;
-            self.done = page.next.is_none();
-            self.token = page.next;
-            match (page.items.first(), page.items.last()) {
-                (Some(first), Some(last)) => {
-                    if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
-                        return Err(corrupt("the storage lists the same keys again"));
-                    }
-                    self.last_key = Some(last.key().to_owned());
-                    self.empty_pages = 0;
-                    return Ok(Some(page.items));
+            let (items, next) = store.list(self.prefix.as_str(), self.depth, self.max_keys, token).await?;
+            self.done = next.is_none();
+            self.token = next;
+            if let (Some(first), Some(last)) = (items.first(), items.last()) {
+                if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
+                    return Err(corrupt("the storage lists the same keys again"));
                 }
-                _ => self.empty_pages += 1,
+                self.last_key = Some(last.key().to_owned());
+                self.empty_pages = 0;
+                return Ok(Some(items));
             }
+            self.empty_pages += 1;
             if self.empty_pages > MAX_EMPTY_PAGES {
                 return Err(corrupt("the storage sends empty pages without an end"));
             }
@@ -112,8 +103,8 @@ impl Listed {
 impl Store {
     /// Whether a listing shows a key. One request.
     pub(crate) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
-        let page = self.list(key.as_str(), Depth::All, Some(1), None).await?;
-        Ok(page.items.first().is_some_and(|item| item.key() == key.as_str()))
+        let (items, _) = self.list(key.as_str(), Depth::All, Some(1), None).await?;
+        Ok(items.first().is_some_and(|item| item.key() == key.as_str()))
     }
 
     /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
@@ -123,22 +114,21 @@ impl Store {
         if !route.is_scoped() || !failure.may_mean_missing() {
             return Ok(false);
         }
-        // Both are refused.
-        let closed = |error: &Error| {
-            if error.is_forbidden() {
-                route.refused(key.as_str(), Passed::Read);
-            }
-        };
         // What the listing proves, it proves for the credentials from before it.
         let (_, granted) = route.clients().await.map_err(|failure| self.fail(failure))?;
-        let missing = !self.lists(key).await.inspect_err(closed)?;
+        let listed = self.lists(key).await;
+        // Both are refused.
+        if listed.as_ref().is_err_and(Error::is_forbidden) {
+            route.refused(key.as_str(), Passed::Read);
+        }
+        let missing = !listed?;
         if let Some(granted) = granted.filter(|_| missing) {
             granted.evidence.record(key.as_str(), Passed::Missing, true);
         }
         Ok(missing)
     }
 
-    /// One ListObjectsV2.
+    /// One ListObjectsV2: a page, in key order, and the token of the next one.
     #[instrument(level = "debug", skip_all, fields(prefix, ?depth))]
     async fn list(
         &self,
@@ -146,15 +136,14 @@ impl Store {
         depth: Depth,
         max_keys: Option<i32>,
         token: Option<String>,
-    ) -> Result<ListPage> {
-        let prefix = prefix.to_owned();
-        let listed = prefix.clone();
+    ) -> Result<(Vec<Listed>, Option<String>)> {
+        let wanted = prefix.to_owned();
         let send = move |clients: &Clients| -> Sending<_, _> {
             let request = clients
                 .client
                 .list_objects_v2()
                 .bucket(&*clients.bucket)
-                .prefix(&prefix)
+                .prefix(&wanted)
                 .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
                 // One control character in one key would break the XML of the whole page.
                 .encoding_type(EncodingType::Url)
@@ -162,28 +151,22 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
-        let about = About { key: &listed, how: Passed::List, hedge: |hedges| &hedges.list };
+        let about = About { key: prefix, how: Passed::List, hedge: |hedges| &hedges.list };
         // Boxed: callers would carry it.
         let page = Box::pin(self.hedged(about, send)).await;
-        let page = page.map_err(|error| self.fail_at(&listed, Passed::List, error))?;
+        let page = page.map_err(|error| self.fail_at(prefix, Passed::List, error))?;
         let encoded = page.encoding_type.is_some();
         let decode = |key: String| if encoded { decode_listed(&key) } else { Ok(key) };
         let mut items = Vec::new();
         for object in page.contents.unwrap_or_default() {
-            let S3Object { key: Some(key), size: bytes, last_modified, e_tag, .. } = object else { continue };
-            items.push(Listed::Object {
-                key: decode(key)?,
-                meta: Meta {
-                    size: length(bytes)?,
-                    modified: last_modified.and_then(|t| t.try_into().ok()),
-                    etag: e_tag.map(etag_token),
-                },
-            });
+            let S3Object { key: Some(key), size, last_modified, e_tag, .. } = object else { continue };
+            let modified = last_modified.and_then(|t| t.try_into().ok());
+            let meta = Meta { size: length(size)?, modified, etag: e_tag.map(etag_token) };
+            items.push(Listed::Object { key: decode(key)?, meta });
         }
-        for prefix in page.common_prefixes.unwrap_or_default() {
-            if let Some(prefix) = prefix.prefix {
-                items.push(Listed::Prefix(decode(prefix)?));
-            }
+        for prefix in page.common_prefixes.unwrap_or_default().into_iter().filter_map(|common| common.prefix)
+        {
+            items.push(Listed::Prefix(decode(prefix)?));
         }
         items.sort_by(|a, b| a.key().cmp(b.key()));
         let next = match (page.is_truncated, page.next_continuation_token) {
@@ -194,7 +177,7 @@ impl Store {
             (Some(true) | None, next) => next,
             _ => None,
         };
-        Ok(ListPage { items, next })
+        Ok((items, next))
     }
 }
 

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use aws_sdk_sts::operation::assume_role::AssumeRoleOutput;
 use aws_sdk_sts::types::Tag;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -78,9 +77,7 @@ impl ScopeId {
         id.copy_from_slice(&sum.finalize()[..16]);
         Self(id)
     }
-}
 
-impl ScopeId {
     pub(super) fn bytes(self) -> [u8; 16] {
         self.0
     }
@@ -139,7 +136,35 @@ impl Sts {
             .duration_seconds(i32::try_from(role.duration.as_secs()).unwrap_or(3600));
         // Boxed: the SDK's futures are large.
         let answer = Box::pin(request.send()).await.map_err(|error| self.refused(error.into()))?;
-        self.granted(answer, session_name, asked, (id, reach))
+        let unusable = || {
+            Error::new(ErrorKind::Corrupt, "STS answered without credentials")
+                .with_hint("check the address of STS")
+        };
+        let given = answer.credentials.ok_or_else(unusable)?;
+        let expires = SystemTime::try_from(given.expiration).map_err(|_| unusable())?;
+        // By its own clock: ours may be off.
+        let life = expires.duration_since(self.clock.now_or_ours()).unwrap_or_default();
+        if life < SHORTEST {
+            return Err(Error::new(ErrorKind::Unavailable, "STS gave credentials that have ended already")
+                .with_hint("look at the clock of the server that answers as STS"));
+        }
+        let margin = MARGIN.min(life / 4);
+        // Up to twice as early.
+        let early = margin + margin * u32::from(id.bytes()[0]) / 255;
+        tracing::debug!(scope = %id, ?life, "credentials of a session");
+        Ok(Granted {
+            credentials: SessionCredentials {
+                access_key_id: given.access_key_id,
+                secret_access_key: given.secret_access_key,
+                session_token: given.session_token,
+                expires,
+                session_name,
+            },
+            asked,
+            renew: asked + life.saturating_sub(early),
+            until: asked + life.saturating_sub(LAST.min(life / 10)),
+            evidence: Arc::new(Evidence::none(reach)),
+        })
     }
 
     /// The policy, as long as STS takes it.
@@ -170,45 +195,6 @@ impl Sts {
             policy.len()
         );
         Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint))
-    }
-
-    fn granted(
-        &self,
-        answer: AssumeRoleOutput,
-        session_name: String,
-        asked: Instant,
-        (id, reach): (ScopeId, &[Reach]),
-    ) -> Result<Granted> {
-        let unusable = || {
-            Error::new(ErrorKind::Corrupt, "STS answered without credentials")
-                .with_hint("check the address of STS")
-        };
-        let given = answer.credentials.ok_or_else(unusable)?;
-        let expires = SystemTime::try_from(given.expiration).map_err(|_| unusable())?;
-        // By its own clock: ours may be off.
-        let now = self.clock.now_or_ours();
-        let life = expires.duration_since(now).unwrap_or_default();
-        if life < SHORTEST {
-            return Err(Error::new(ErrorKind::Unavailable, "STS gave credentials that have ended already")
-                .with_hint("look at the clock of the server that answers as STS"));
-        }
-        let margin = MARGIN.min(life / 4);
-        // Up to twice as early.
-        let early = margin + margin * u32::from(id.bytes()[0]) / 255;
-        tracing::debug!(scope = %id, ?life, "credentials of a session");
-        Ok(Granted {
-            credentials: SessionCredentials {
-                access_key_id: given.access_key_id,
-                secret_access_key: given.secret_access_key,
-                session_token: given.session_token,
-                expires,
-                session_name,
-            },
-            asked,
-            renew: asked + life.saturating_sub(early),
-            until: asked + life.saturating_sub(LAST.min(life / 10)),
-            evidence: Arc::new(Evidence::none(reach)),
-        })
     }
 
     fn refused(&self, failure: Failure) -> Error {
@@ -251,38 +237,37 @@ impl Sts {
 
 /// What the role's own policy reads: who the session is.
 fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
-    let mut tags: Vec<(String, &str)> = Vec::new();
+    // Several mounts may belong to the same one, and STS takes a tag once.
     let mut owners: Vec<&Owner> = Vec::new();
     for owner in reach.iter().map(Reach::owner) {
-        // Several mounts may belong to the same one, and STS takes a tag once.
-        if owners.contains(&owner) {
-            continue;
+        if !owners.contains(&owner) {
+            owners.push(owner);
         }
-        owners.push(owner);
-        let IdentitySpec { tag, several, .. } = owner.identity().spec();
-        let alike = owners.iter().filter(|other| other.identity() == owner.identity()).count();
-        tags.push((if several { format!("{tag}{alike}") } else { tag.to_owned() }, owner.id()));
     }
-    if tags.len() > MOST_TAGS {
+    if owners.len() > MOST_TAGS {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("the session needs {} tags, and STS takes {MOST_TAGS}", tags.len()),
+            format!("the session needs {} tags, and STS takes {MOST_TAGS}", owners.len()),
         )
         .with_hint("name fewer libraries in one session"));
     }
-    let internal = |error| Error::new(ErrorKind::Internal, "a tag could not be built").with_source(error);
-    tags.into_iter()
-        .map(|(name, id)| {
-            if let Some(strange) =
-                id.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c)))
-            {
+    let tag =
+        |(at, owner): (usize, &&Owner)| {
+            let IdentitySpec { tag, several, .. } = owner.identity().spec();
+            let alike = owners[..=at].iter().filter(|other| other.identity() == owner.identity()).count();
+            let name = if several { format!("{tag}{alike}") } else { tag.to_owned() };
+            let id = owner.id();
+            let strange = |c: &char| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c));
+            if let Some(strange) = id.chars().find(strange) {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!("AWS takes no `{strange}` in a session tag, and the {name} is `{}`", shorten(id)),
                 )
                 .with_hint("use the session policy alone, without `session_tags` (`--role-with tags`)"));
             }
-            Tag::builder().key(name).value(id).build().map_err(internal)
-        })
-        .collect()
+            Tag::builder().key(name).value(id).build().map_err(|error| {
+                Error::new(ErrorKind::Internal, "a tag could not be built").with_source(error)
+            })
+        };
+    owners.iter().enumerate().map(tag).collect()
 }
