@@ -9,107 +9,75 @@ use serde::Serialize;
 /// A shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, in the words a caller branches on.
-///
-/// A kind exists only where a caller would act differently. Its name, as
-/// [`ErrorKind::as_str`] gives it, is stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// Nothing is there, or it lies outside the session's mounts. List the parent.
-    NotFound,
-    /// Something is there already. Choose another name, or overwrite on purpose.
-    AlreadyExists,
-    /// Somebody else changed it meanwhile. Read it again, then retry.
-    Conflict,
-    /// The mount takes no writes. Write to another mount.
-    ReadOnly,
-    /// The storage refused. Check credentials and policies.
-    Denied,
-    /// The path can never name a file. Correct it.
-    InvalidPath,
-    /// The identifier can never name a tenant. Correct it.
-    InvalidId,
-    /// Another argument or setting is wrong. Correct it.
-    InvalidInput,
-    /// A file was wanted and this is a directory. List it.
-    IsDirectory,
-    /// A directory was wanted and this is a file. Read it.
-    NotDirectory,
-    /// The content is no text. Read bytes, or refer to the path.
-    BinaryFile,
-    /// The content is larger than the limit. Read a window.
-    TooLarge,
-    /// The skill cannot be used as it is.
-    InvalidSkill,
-    /// More than one thing has this name. Use the full path.
-    Ambiguous,
-    /// A limit of the session is used up.
-    QuotaExceeded,
-    /// The storage asks for fewer requests. Retry later.
-    Throttled,
-    /// No answer in time. Retry.
-    Timeout,
-    /// The storage cannot be reached, or its bucket is missing.
-    Unavailable,
-    /// What the storage returned contradicts itself. Do not use it.
-    Corrupt,
-    /// A defect of this library. Report it.
-    Internal,
+/// Kinds with their names, in the order of the contract.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+        /// What went wrong, in the words a caller branches on.
+        ///
+        /// A kind exists only where a caller would act differently. Its name, as
+        /// [`ErrorKind::as_str`] gives it, is stable.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+        #[non_exhaustive]
+        pub enum ErrorKind {
+            $($(#[$doc])* #[serde(rename = $name)] $kind,)*
+        }
+
+        impl ErrorKind {
+            /// All of them, in the order of the contract.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
+
+            /// The stable name, as it stands in JSON: `not_found`, `binary_file`, …
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl ErrorKind {
-    /// All of them, in the order of the contract.
-    pub const ALL: [Self; 20] = [
-        Self::NotFound,
-        Self::AlreadyExists,
-        Self::Conflict,
-        Self::ReadOnly,
-        Self::Denied,
-        Self::InvalidPath,
-        Self::InvalidId,
-        Self::InvalidInput,
-        Self::IsDirectory,
-        Self::NotDirectory,
-        Self::BinaryFile,
-        Self::TooLarge,
-        Self::InvalidSkill,
-        Self::Ambiguous,
-        Self::QuotaExceeded,
-        Self::Throttled,
-        Self::Timeout,
-        Self::Unavailable,
-        Self::Corrupt,
-        Self::Internal,
-    ];
-
-    /// The stable name, as it stands in JSON: `not_found`, `binary_file`, …
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NotFound => "not_found",
-            Self::AlreadyExists => "already_exists",
-            Self::Conflict => "conflict",
-            Self::ReadOnly => "read_only",
-            Self::Denied => "denied",
-            Self::InvalidPath => "invalid_path",
-            Self::InvalidId => "invalid_id",
-            Self::InvalidInput => "invalid_input",
-            Self::IsDirectory => "is_directory",
-            Self::NotDirectory => "not_directory",
-            Self::BinaryFile => "binary_file",
-            Self::TooLarge => "too_large",
-            Self::InvalidSkill => "invalid_skill",
-            Self::Ambiguous => "ambiguous",
-            Self::QuotaExceeded => "quota_exceeded",
-            Self::Throttled => "throttled",
-            Self::Timeout => "timeout",
-            Self::Unavailable => "unavailable",
-            Self::Corrupt => "corrupt",
-            Self::Internal => "internal",
-        }
-    }
+kinds! {
+    /// Nothing is there, or it lies outside the session's mounts. List the parent.
+    NotFound = "not_found",
+    /// Something is there already. Choose another name, or overwrite on purpose.
+    AlreadyExists = "already_exists",
+    /// Somebody else changed it meanwhile. Read it again, then retry.
+    Conflict = "conflict",
+    /// The mount takes no writes. Write to another mount.
+    ReadOnly = "read_only",
+    /// The storage refused. Check credentials and policies.
+    Denied = "denied",
+    /// The path can never name a file. Correct it.
+    InvalidPath = "invalid_path",
+    /// The identifier can never name a tenant. Correct it.
+    InvalidId = "invalid_id",
+    /// Another argument or setting is wrong. Correct it.
+    InvalidInput = "invalid_input",
+    /// A file was wanted and this is a directory. List it.
+    IsDirectory = "is_directory",
+    /// A directory was wanted and this is a file. Read it.
+    NotDirectory = "not_directory",
+    /// The content is no text. Read bytes, or refer to the path.
+    BinaryFile = "binary_file",
+    /// The content is larger than the limit. Read a window.
+    TooLarge = "too_large",
+    /// The skill cannot be used as it is.
+    InvalidSkill = "invalid_skill",
+    /// More than one thing has this name. Use the full path.
+    Ambiguous = "ambiguous",
+    /// A limit of the session is used up.
+    QuotaExceeded = "quota_exceeded",
+    /// The storage asks for fewer requests. Retry later.
+    Throttled = "throttled",
+    /// No answer in time. Retry.
+    Timeout = "timeout",
+    /// The storage cannot be reached, or its bucket is missing.
+    Unavailable = "unavailable",
+    /// What the storage returned contradicts itself. Do not use it.
+    Corrupt = "corrupt",
+    /// A defect of this library. Report it.
+    Internal = "internal",
 }
 
 impl fmt::Display for ErrorKind {
@@ -132,12 +100,13 @@ impl fmt::Display for ErrorKind {
 /// ```
 pub struct Error(Box<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     message: String,
     path: Option<String>,
     hint: Option<String>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
     uncertain: bool,
     forbidden: bool,
 }
@@ -173,7 +142,7 @@ impl Error {
     }
 
     pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(source.into().into());
         self
     }
 
@@ -193,16 +162,7 @@ impl Error {
 
     /// The same error, for another who waited for the same answer.
     pub(crate) fn shared(this: &Arc<Self>) -> Self {
-        let Inner { kind, message, path, hint, uncertain, forbidden, .. } = &*this.0;
-        Self(Box::new(Inner {
-            kind: *kind,
-            message: message.clone(),
-            path: path.clone(),
-            hint: hint.clone(),
-            uncertain: *uncertain,
-            forbidden: *forbidden,
-            source: this.0.source.is_some().then(|| Box::new(SharedSource(this.clone())) as _),
-        }))
+        Self(this.0.clone())
     }
 
     /// The storage knows who asks, and does not allow it.
@@ -273,25 +233,6 @@ impl fmt::Debug for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.0.source.as_deref().map(|e| e as _)
-    }
-}
-
-/// What is behind an error that more than one has.
-#[derive(Debug)]
-struct SharedSource(Arc<Error>);
-
-impl fmt::Display for SharedSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0.0.source {
-            Some(source) => source.fmt(f),
-            None => f.write_str(self.0.message()),
-        }
-    }
-}
-
-impl StdError for SharedSource {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.0.source.as_ref()?.source()
     }
 }
 
