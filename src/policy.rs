@@ -3,7 +3,7 @@
 //! `terraform/policies/session.json.tftpl` is its specification, with the reasons; both are held to the same texts.
 //! A policy passed to AssumeRole takes away from what the role may do, and never adds.
 
-use serde::Serialize;
+use serde_json::json;
 
 use crate::mount::Reach;
 
@@ -17,8 +17,6 @@ const WRITING: [&str; 5] = [
     "s3:AbortMultipartUpload",
     "s3:ListMultipartUploadParts",
 ];
-const READING: [&str; 1] = ["s3:GetObject"];
-const LISTING: [&str; 1] = ["s3:ListBucket"];
 const KEYS: [&str; 2] = ["kms:Decrypt", "kms:GenerateDataKey"];
 
 /// Where the policy holds, and in which form it is written.
@@ -33,37 +31,6 @@ pub(crate) struct Place<'p> {
     pub(crate) compact: bool,
 }
 
-// Their fields are in the order of the alphabet, as Terraform writes them.
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Policy<'p> {
-    statement: Vec<Statement<'p>>,
-    version: &'static str,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Statement<'p> {
-    action: &'p [&'static str],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    condition: Option<Condition>,
-    effect: &'static str,
-    resource: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Condition {
-    #[serde(rename = "StringLike")]
-    like: Prefixes,
-}
-
-#[derive(Serialize)]
-struct Prefixes {
-    #[serde(rename = "s3:prefix")]
-    patterns: Vec<String>,
-}
-
 /// The policy of a session that reaches this much; `None` when that is nothing, which no policy can say.
 pub(crate) fn of_session(place: Place<'_>, reach: &[Reach]) -> Option<String> {
     if reach.is_empty() {
@@ -76,21 +43,25 @@ pub(crate) fn of_session(place: Place<'_>, reach: &[Reach]) -> Option<String> {
     let patterns = |wanted: fn(&Reach) -> bool| -> Vec<String> {
         reach.iter().filter(|reach| wanted(reach)).flat_map(|reach| patterns_of(reach, compact)).collect()
     };
-    let statement = |action, resource| Statement { action, condition: None, effect: "Allow", resource };
-    let listing = Statement {
-        condition: Some(Condition { like: Prefixes { patterns: patterns(|_| true) } }),
-        ..statement(&LISTING, vec![bucket.clone()])
+    // Names are in the order of the alphabet, as Terraform writes them.
+    let allow = |action: &[&str], resource: Vec<String>| {
+        // A statement without resources is malformed.
+        (!resource.is_empty()).then(|| json!({ "Action": action, "Effect": "Allow", "Resource": resource }))
     };
-    let keys = if kms { vec!["*".to_owned()] } else { Vec::new() };
-    let mut statements = vec![
-        statement(&WRITING, objects(patterns(is_writable))),
-        statement(&READING, objects(patterns(|reach| !is_writable(reach)))),
-        listing,
-        statement(&KEYS, keys),
+    let list = json!({
+        "Action": ["s3:ListBucket"],
+        "Condition": { "StringLike": { "s3:prefix": patterns(|_| true) } },
+        "Effect": "Allow",
+        "Resource": [&bucket],
+    });
+    let statements = [
+        allow(&WRITING, objects(patterns(is_writable))),
+        allow(&["s3:GetObject"], objects(patterns(|reach| !is_writable(reach)))),
+        Some(list),
+        kms.then(|| json!({ "Action": KEYS, "Effect": "Allow", "Resource": ["*"] })),
     ];
-    // One without resources is malformed.
-    statements.retain(|statement| !statement.resource.is_empty());
-    serde_json::to_string(&Policy { statement: statements, version: "2012-10-17" }).ok()
+    let statements: Vec<_> = statements.into_iter().flatten().collect();
+    Some(json!({ "Statement": statements, "Version": "2012-10-17" }).to_string())
 }
 
 fn is_writable(reach: &Reach) -> bool {
