@@ -152,11 +152,8 @@ impl Settings {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let arn = self.bucket.starts_with("arn:");
         if !self.bucket.chars().all(|c| plain(c) || (arn && ":/".contains(c))) || self.bucket.len() > 255 {
-            return Err(invalid(
-                "bucket name",
-                &self.bucket,
-                "a bucket is named by lower-case letters, digits, dots and hyphens",
-            ));
+            let hint = "a bucket is named by lower-case letters, digits, dots and hyphens";
+            return Err(invalid("bucket name", &self.bucket, hint));
         }
         // Deadlines are reckoned with them.
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -183,15 +180,9 @@ impl Settings {
                 return Err(invalid(name, &bytes.to_string(), &hint));
             }
         }
-        if let Some(url) = &self.endpoint_url {
-            check_url(url)?;
-        }
-        if let Some(region) = &self.region {
-            check_region(region)?;
-        }
-        if let Some(role) = &self.role {
-            role.check(&self.bucket)?;
-        }
+        self.endpoint_url.as_deref().map_or(Ok(()), check_url)?;
+        self.region.as_deref().map_or(Ok(()), check_region)?;
+        self.role.as_ref().map_or(Ok(()), |role| role.check(&self.bucket))?;
         self.credentials.as_ref().map_or(Ok(()), StaticCredentials::check)
     }
 }
@@ -282,11 +273,8 @@ impl Role {
             }
         }
         if bucket.starts_with("arn:") || bucket.ends_with("-s3alias") || bucket.ends_with("--x-s3") {
-            return Err(invalid(
-                "bucket for sessions with a role",
-                bucket,
-                "their policies name a bucket: give its name, and neither an access point nor a directory bucket",
-            ));
+            let hint = "their policies name a bucket: give its name, and neither an access point nor a directory bucket";
+            return Err(invalid("bucket for sessions with a role", bucket, hint));
         }
         self.sts_endpoint_url.as_deref().map_or(Ok(()), check_url)
     }
@@ -298,13 +286,9 @@ fn invalid(what: &str, value: &str, hint: &str) -> Error {
 
 /// A scheme, a host, perhaps a port and a path. Credentials have no place in it: URLs are printed.
 fn check_url(url: &str) -> Result<()> {
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    let Some(rest) = rest else {
-        return Err(invalid(
-            "endpoint URL",
-            url,
-            "write it with `http://` or `https://`, such as `http://127.0.0.1:4566`",
-        ));
+    let invalid = |hint| Err(invalid("endpoint URL", url, hint));
+    let Some(rest) = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")) else {
+        return invalid("write it with `http://` or `https://`, such as `http://127.0.0.1:4566`");
     };
     let authority = rest.split('/').next().unwrap_or_default();
     if authority.contains('@') {
@@ -319,11 +303,7 @@ fn check_url(url: &str) -> Result<()> {
         || no_port
         || rest.chars().any(strange)
     {
-        return Err(invalid(
-            "endpoint URL",
-            url,
-            "write scheme, host and port only, such as `http://127.0.0.1:4566`",
-        ));
+        return invalid("write scheme, host and port only, such as `http://127.0.0.1:4566`");
     }
     Ok(())
 }
@@ -331,11 +311,8 @@ fn check_url(url: &str) -> Result<()> {
 /// The SDK puts it into a header and panics when it does not fit there.
 pub(crate) fn check_region(region: &str) -> Result<()> {
     if region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-        return Err(invalid(
-            "region",
-            region,
-            "write it as `eu-south-2`; look for a stray line end in AWS_REGION",
-        ));
+        let hint = "write it as `eu-south-2`; look for a stray line end in AWS_REGION";
+        return Err(invalid("region", region, hint));
     }
     Ok(())
 }
@@ -492,9 +469,7 @@ impl StaticCredentials {
             session_token: None,
         }
     }
-}
 
-impl StaticCredentials {
     fn check(&self) -> Result<()> {
         check_secret("the access key", &self.access_key_id)?;
         check_secret("the secret key", &self.secret_access_key)?;

@@ -1,5 +1,6 @@
 //! What listings and probes answer with.
 
+use std::iter::Peekable;
 use std::time::SystemTime;
 
 use serde::{Serialize, Serializer};
@@ -59,11 +60,6 @@ impl Entry {
     pub fn name(&self) -> &str {
         self.path.name().unwrap_or_default()
     }
-
-    /// By path bytes; of one path the file first.
-    fn order(&self) -> (&VirtualPath, EntryKind) {
-        (&self.path, self.kind)
-    }
 }
 
 /// All entries of a directory, sorted by path bytes; of one path the file stands first.
@@ -82,7 +78,7 @@ impl Listing {
     }
 
     pub(crate) fn sort(&mut self) {
-        self.entries.sort_by(|a, b| a.order().cmp(&b.order()));
+        self.entries.sort_by(|a, b| (&a.path, a.kind).cmp(&(&b.path, b.kind)));
     }
 }
 
@@ -113,36 +109,23 @@ impl Tree {
     pub(crate) fn grow(top: VirtualPath, mut listing: Listing) -> Self {
         // A directory's content follows it directly once paths are compared by segments.
         listing.entries.sort_by(|a, b| a.path.segments().cmp(b.path.segments()).then(a.kind.cmp(&b.kind)));
-        let mut open = vec![Self::leaf(Entry::directory(top))];
-        for entry in listing.entries {
-            while open.len() > 1 && entry.path.parent().as_ref() != open.last().map(|tree| &tree.entry.path) {
-                Self::close(&mut open);
-            }
-            let is_directory = entry.is_directory();
-            open.push(Self::leaf(entry));
-            if !is_directory {
-                Self::close(&mut open);
-            }
+        let mut rest = listing.entries.into_iter().peekable();
+        let mut children = Vec::new();
+        while let Some(entry) = rest.next() {
+            children.push(Self::branch(entry, &mut rest));
         }
-        while open.len() > 1 {
-            Self::close(&mut open);
-        }
-        let mut top = open.swap_remove(0);
-        top.hidden = listing.hidden;
-        top
+        Self { entry: Entry::directory(top), children, hidden: listing.hidden }
     }
 
-    fn leaf(entry: Entry) -> Self {
-        Self { entry, children: Vec::new(), hidden: 0 }
-    }
-
-    /// Moves the innermost open tree into the one that holds it.
-    fn close(open: &mut Vec<Self>) {
-        if let Some(done) = open.pop()
-            && let Some(parent) = open.last_mut()
+    /// An entry with those of the following ones that lie in it.
+    fn branch(entry: Entry, rest: &mut Peekable<std::vec::IntoIter<Entry>>) -> Self {
+        let mut children = Vec::new();
+        while let Some(child) =
+            rest.next_if(|next| entry.is_directory() && next.path.parent().as_ref() == Some(&entry.path))
         {
-            parent.children.push(done);
+            children.push(Self::branch(child, rest));
         }
+        Self { entry, children, hidden: 0 }
     }
 
     /// How many directories and files lie in it, itself not counted.

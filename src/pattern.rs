@@ -27,12 +27,7 @@ pub(crate) struct Pattern {
 enum Segment {
     /// `**`: any number of directories.
     Directories,
-    Name {
-        matcher: Box<NameMatcher>,
-        dot: bool,
-        /// The name itself, where nothing in it is special.
-        literal: Option<String>,
-    },
+    Name(Box<NameMatcher>),
 }
 
 impl Pattern {
@@ -50,6 +45,10 @@ impl Pattern {
         if text.len() > MOST_BYTES {
             return Err(invalid("it is too long", EXAMPLES));
         }
+        let named = |name: &str| match NameMatcher::new(name) {
+            Ok(matcher) => Ok(Segment::Name(Box::new(matcher))),
+            Err(why) => Err(invalid(&why, EXAMPLES)),
+        };
         let spelled = expand(text).map_err(|why| invalid(why, EXAMPLES))?;
         if spelled.iter().map(String::len).sum::<usize>() > MOST_SPELLED_BYTES {
             return Err(invalid(TOO_MANY, EXAMPLES));
@@ -82,18 +81,11 @@ impl Pattern {
                     )
                     .with_hint("patterns lead down only; name the directory to start in instead"));
                 }
-                let matcher = NameMatcher::new(name).map_err(|why| invalid(&why, EXAMPLES))?;
-                let special = name.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
-                segments.push(Segment::Name {
-                    matcher: Box::new(matcher),
-                    dot: name.starts_with('.') || name.starts_with("\\."),
-                    literal: (!special).then(|| name.to_owned()),
-                });
+                segments.push(named(name)?);
             }
             // `docs/**` is what is in it, and not a file of that name.
             if matches!(segments.last(), Some(Segment::Directories)) {
-                let matcher = NameMatcher::new("*").map_err(|why| invalid(&why, EXAMPLES))?;
-                segments.push(Segment::Name { matcher: Box::new(matcher), dot: false, literal: None });
+                segments.push(named("*")?);
             }
             alternatives.push(segments);
         }
@@ -109,7 +101,7 @@ impl Pattern {
     pub(crate) fn directories(&self) -> Vec<String> {
         let written = |segments: &[Segment]| -> Vec<String> {
             let names = segments.iter().map_while(|segment| match segment {
-                Segment::Name { literal, .. } => literal.clone(),
+                Segment::Name(name) => name.literal.clone(),
                 Segment::Directories => None,
             });
             names.take(segments.len().saturating_sub(1)).collect()
@@ -132,6 +124,10 @@ struct NameMatcher {
     matcher: GlobMatcher,
     /// The characters of the pattern beyond ASCII, sorted; `None` when bytes will do.
     wide: Option<Vec<char>>,
+    /// Whether it begins with a dot, and so matches names that do.
+    dot: bool,
+    /// The name itself, where nothing in it is special.
+    literal: Option<String>,
 }
 
 /// Control characters up to 0x1f, for the characters of a pattern and the gaps between them.
@@ -159,11 +155,14 @@ impl NameMatcher {
                 kind => kind.to_string(),
             })?
             .compile_matcher();
-        Ok(Self { matcher, wide })
+        let special = name.contains(['*', '?', '[', ']', '{', '}', '\\', '!']);
+        let dot = name.starts_with('.') || name.starts_with("\\.");
+        Ok(Self { matcher, wide, dot, literal: (!special).then(|| name.to_owned()) })
     }
 
     fn is_match(&self, name: &str) -> bool {
         match self.wide.as_deref() {
+            _ if name.starts_with('.') && !self.dot => false,
             Some(wide) if !name.is_ascii() => self.matcher.is_match(narrow(name, Some(wide))),
             _ => self.matcher.is_match(name),
         }
@@ -186,14 +185,11 @@ fn matches(segments: &[Segment], path: &str) -> bool {
     at[0] = true;
     skip_directories(segments, &mut at);
     for name in path.split('/') {
-        let hidden = name.starts_with('.');
         let mut next = vec![false; segments.len() + 1];
         for (i, segment) in segments.iter().enumerate().filter(|(i, _)| at[*i]) {
             match segment {
-                Segment::Directories => next[i] |= !hidden,
-                Segment::Name { matcher, dot, .. } => {
-                    next[i + 1] |= (*dot || !hidden) && matcher.is_match(name);
-                }
+                Segment::Directories => next[i] |= !name.starts_with('.'),
+                Segment::Name(matcher) => next[i + 1] |= matcher.is_match(name),
             }
         }
         skip_directories(segments, &mut next);

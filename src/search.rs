@@ -107,8 +107,21 @@ impl Query {
         Ok(Self { matcher, context, most })
     }
 
-    fn searcher(&self) -> Searcher {
-        SearcherBuilder::new()
+    /// Searches text that is here.
+    pub(crate) fn search(&self, text: &str) -> io::Result<Hits> {
+        self.collect(|searcher, sink| searcher.search_slice(&self.matcher, text.as_bytes(), sink))
+    }
+
+    /// Searches text that comes in pieces. Blocks while it waits for them.
+    pub(crate) fn search_reader(&self, text: impl io::Read) -> io::Result<Hits> {
+        self.collect(|searcher, sink| searcher.search_reader(&self.matcher, text, sink))
+    }
+
+    fn collect(
+        &self,
+        search: impl FnOnce(&mut Searcher, &mut Collector<'_>) -> io::Result<()>,
+    ) -> io::Result<Hits> {
+        let mut searcher = SearcherBuilder::new()
             .line_number(true)
             .line_terminator(LineTerminator::byte(b'\n'))
             .before_context(self.context)
@@ -117,20 +130,9 @@ impl Query {
             // It is decoded already.
             .bom_sniffing(false)
             .heap_limit(Some(MOST_BUFFER))
-            .build()
-    }
-
-    /// Searches text that is here.
-    pub(crate) fn search(&self, text: &str) -> io::Result<Hits> {
+            .build();
         let mut sink = Collector { query: self, hits: Hits::default(), bytes: 0 };
-        self.searcher().search_slice(&self.matcher, text.as_bytes(), &mut sink)?;
-        Ok(sink.hits)
-    }
-
-    /// Searches text that comes in pieces. Blocks while it waits for them.
-    pub(crate) fn search_reader(&self, text: impl io::Read) -> io::Result<Hits> {
-        let mut sink = Collector { query: self, hits: Hits::default(), bytes: 0 };
-        self.searcher().search_reader(&self.matcher, text, &mut sink)?;
+        search(&mut searcher, &mut sink)?;
         Ok(sink.hits)
     }
 }
@@ -142,7 +144,13 @@ struct Collector<'q> {
 }
 
 impl Collector<'_> {
-    fn add(&mut self, number: Option<u64>, bytes: &[u8], matched: bool) {
+    /// Adds a line; whether the search goes on.
+    fn add(&mut self, number: Option<u64>, bytes: &[u8], matched: bool) -> bool {
+        if self.bytes > MOST_BYTES_A_FILE || (matched && self.hits.matches == self.query.most) {
+            self.enough();
+            return false;
+        }
+        self.hits.matches += u64::from(matched);
         let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         let cut = line.len() > MOST_LINE_BYTES;
         let shown = &line[..line.len().min(MOST_LINE_BYTES)];
@@ -153,6 +161,7 @@ impl Collector<'_> {
         }
         self.bytes += text.len() + LINE_BYTES;
         self.hits.lines.push(Line { number: number.unwrap_or(0), text, matched, cut });
+        true
     }
 
     /// Ends the search. What is shown only because of a match that is not shown goes again.
@@ -168,22 +177,11 @@ impl Sink for Collector<'_> {
     type Error = io::Error;
 
     fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
-        if self.hits.matches == self.query.most || self.bytes > MOST_BYTES_A_FILE {
-            self.enough();
-            return Ok(false);
-        }
-        self.hits.matches += 1;
-        self.add(found.line_number(), found.bytes(), true);
-        Ok(true)
+        Ok(self.add(found.line_number(), found.bytes(), true))
     }
 
     fn context(&mut self, _: &Searcher, context: &SinkContext<'_>) -> io::Result<bool> {
-        if self.bytes > MOST_BYTES_A_FILE {
-            self.enough();
-            return Ok(false);
-        }
-        self.add(context.line_number(), context.bytes(), false);
-        Ok(true)
+        Ok(self.add(context.line_number(), context.bytes(), false))
     }
 }
 

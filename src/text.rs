@@ -37,7 +37,7 @@ pub(crate) fn judge_whole(bytes: &[u8]) -> Result<&'static Encoding, Binary> {
 /// Decides on whole content, and decodes it.
 pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
     let encoding = judge(&bytes, true)?;
-    let skip = bom(&bytes).map_or(0, |(_, length)| length);
+    let skip = Encoding::for_bom(&bytes).map_or(0, |(_, length)| length);
     let (content, exact) = if encoding == UTF_8 && skip == 0 {
         // Valid as a rule: this takes the buffer over without a copy.
         match String::from_utf8(bytes) {
@@ -54,8 +54,8 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
 }
 
 fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
-    if let Some((encoding, length)) = bom(bytes)
-        && decodes(encoding, &bytes[length..], whole)
+    if let Some((encoding, length)) = Encoding::for_bom(bytes)
+        && decoded(encoding, &bytes[length..], whole).is_some_and(|text| !text.contains('\0'))
     {
         return Ok(encoding);
     }
@@ -88,18 +88,13 @@ fn magic(bytes: &[u8]) -> Option<&'static str> {
     (kind.matcher_type() != infer::MatcherType::Text && mime != "application/pdf").then_some(mime)
 }
 
-fn bom(bytes: &[u8]) -> Option<(&'static Encoding, usize)> {
-    Encoding::for_bom(bytes)
-}
-
-fn decodes(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> bool {
-    if encoding == UTF_8 {
-        return !bytes.contains(&0) && is_utf8(bytes, whole);
-    }
+/// The text that bytes are in an encoding; `None` where they are none. In a head the last character may be cut.
+fn decoded(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> Option<String> {
     let mut decoder = encoding.new_decoder_without_bom_handling();
-    let mut text = String::with_capacity(decoder.max_utf8_buffer_length(bytes.len()).unwrap_or(0));
+    let capacity = decoder.max_utf8_buffer_length_without_replacement(bytes.len()).unwrap_or(0);
+    let mut text = String::with_capacity(capacity);
     let (result, _) = decoder.decode_to_string_without_replacement(bytes, &mut text, whole);
-    result == DecoderResult::InputEmpty && !text.contains('\0')
+    (result == DecoderResult::InputEmpty).then_some(text)
 }
 
 /// In a head the last character may be cut.
@@ -144,10 +139,7 @@ fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
     let mut detector = chardetng::EncodingDetector::new(chardetng::Iso2022JpDetection::Deny);
     detector.feed(sample, last);
     let guess = detector.guess(None, chardetng::Utf8Detection::Deny);
-    let mut decoder = guess.new_decoder_without_bom_handling();
-    let mut text = String::with_capacity(decoder.max_utf8_buffer_length(sample.len()).unwrap_or(0));
-    let (result, _) = decoder.decode_to_string_without_replacement(sample, &mut text, last);
-    if result == DecoderResult::InputEmpty { guess } else { WINDOWS_1252 }
+    if decoded(guess, sample, last).is_some() { guess } else { WINDOWS_1252 }
 }
 
 /// Why a text was not changed.
@@ -181,7 +173,7 @@ pub(crate) fn replace(
         // In bytes: what is no UTF-8 stays as it is, and so does a byte order mark.
         return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all, most);
     }
-    let skip = bom(bytes).map_or(0, |(_, length)| length);
+    let skip = Encoding::for_bom(bytes).map_or(0, |(_, length)| length);
     let text = encoding.decode_without_bom_handling(&bytes[skip..]).0.into_owned();
     let encode = |text: &str| -> Option<Vec<u8>> {
         let mut out = bytes[..skip].to_vec();
