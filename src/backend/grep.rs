@@ -18,7 +18,7 @@ use super::walk::Candidate;
 use crate::cache::{About, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::VirtualPath;
-use crate::search::{Hits, Meaning, Query};
+use crate::search::{Hits, Line, Meaning, Query};
 use crate::store::Body;
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
@@ -234,36 +234,37 @@ impl S3Backend {
 
     /// Searches one file; `None` when it is gone.
     async fn search_file(&self, file: Candidate, query: Arc<Query>) -> Result<Option<FileHits>> {
-        let path = file.path.clone();
-        let hits = |found: Hits, binary: bool, failed: Option<String>| {
-            let lines = found.lines.into_iter().map(|line| GrepLine {
-                path: path.clone(),
-                line: line.number,
-                text: line.text,
-                context: !line.matched,
-                cut: line.cut,
-            });
-            Some(FileHits {
-                lines: lines.collect(),
-                path: path.clone(),
-                matches: found.matches,
-                truncated: found.truncated,
-                binary,
-                failed,
-            })
+        let mut hits = FileHits {
+            path: file.path.clone(),
+            lines: Vec::new(),
+            matches: 0,
+            truncated: false,
+            binary: false,
+            failed: None,
         };
         match self.search_content(&file, &query).await {
-            Ok(Searched::Hits(found)) => Ok(hits(found, false, None)),
-            Ok(Searched::Binary) => Ok(hits(Hits::default(), true, None)),
-            Ok(Searched::Gone) => Ok(None),
+            Ok(Searched::Hits(found)) => {
+                (hits.matches, hits.truncated) = (found.matches, found.truncated);
+                let line = |Line { number, text, matched, cut }| GrepLine {
+                    path: file.path.clone(),
+                    line: number,
+                    text,
+                    context: !matched,
+                    cut,
+                };
+                hits.lines = found.lines.into_iter().map(line).collect();
+            }
+            Ok(Searched::Binary) => hits.binary = true,
+            Ok(Searched::Gone) => return Ok(None),
             // The others may do better; when the storage is out of reach, none will.
             Err(error) => match error.kind() {
                 ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Corrupt | ErrorKind::TooLarge => {
-                    Ok(hits(Hits::default(), false, Some(error.message().to_owned())))
+                    hits.failed = Some(error.message().to_owned());
                 }
-                _ => Err(error),
+                _ => return Err(error),
             },
         }
+        Ok(Some(hits))
     }
 
     async fn search_content(&self, found: &Candidate, query: &Arc<Query>) -> Result<Searched> {
@@ -295,41 +296,39 @@ impl S3Backend {
             return Ok(hits);
         }
         // The head decides, before the rest is waited for.
-        let mut head = Vec::new();
-        while head.len() < HEAD_BYTES {
-            match body.next(self.store()).await.map_err(|e| e.during("search", path))? {
-                Some(piece) => head.extend_from_slice(&piece),
-                None => break,
-            }
+        let mut head = BytesMut::new();
+        while head.len() < HEAD_BYTES
+            && let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("search", path))?
+        {
+            head.extend_from_slice(&piece);
         }
         let Ok(mut encoding) = text::sniff(&head[..head.len().min(HEAD_BYTES)]) else {
             return Ok(Searched::Binary);
         };
-        let mut head = Bytes::from(head);
         loop {
             let decoder = StreamDecoder::new(encoding);
             match self.search_stream(path, head, body, decoder, query).await? {
-                Streamed::Hits(hits) => return Ok(Searched::Hits(hits)),
-                Streamed::Binary => return Ok(Searched::Binary),
+                Ok(hits) => return Ok(Searched::Hits(hits)),
+                Err(StreamError::Binary(_)) => return Ok(Searched::Binary),
                 // Happens once: only UTF-8 can turn out to be something else.
-                Streamed::Legacy(legacy) => encoding = legacy,
+                Err(StreamError::Legacy(legacy)) => encoding = legacy,
             }
             match self.open_candidate(found, &file).await? {
-                Some((now, again)) if now.etag == meta.etag => (body, head) = (again, Bytes::new()),
+                Some((now, again)) if now.etag == meta.etag => (body, head) = (again, BytesMut::new()),
                 _ => return Ok(Searched::Gone),
             }
         }
     }
 
-    /// Decodes a long file piece by piece, and searches it on a thread that may wait.
+    /// Decodes a long file piece by piece, from those that wait already, and searches it on a thread that may block.
     async fn search_stream(
         &self,
         path: &VirtualPath,
-        head: Bytes,
+        mut waiting: BytesMut,
         mut body: Box<Body>,
         mut decoder: StreamDecoder,
         query: &Arc<Query>,
-    ) -> Result<Streamed> {
+    ) -> Result<Result<Hits, StreamError>> {
         let (text, pieces) = mpsc::channel::<Bytes>(4);
         let (found, search) = oneshot::channel();
         let query = query.clone();
@@ -340,8 +339,7 @@ impl S3Backend {
             let _ = found.send(query.search_reader(PieceReader { pieces, piece: Bytes::new() }));
         });
         searching.map_err(|e| broke_off(path, e))?;
-        let mut waiting = BytesMut::from(head);
-        let mut ended = None;
+        let mut undecodable = None;
         loop {
             while waiting.len() < BLOCK_BYTES
                 && let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("search", path))?
@@ -350,26 +348,24 @@ impl S3Backend {
             }
             let block = waiting.split_to(waiting.len().min(BLOCK_BYTES));
             let last = waiting.is_empty() && body.remaining() == 0;
-            match decoder.decode(&block, last) {
-                Ok(decoded) => {
-                    // Nobody listens any more when enough was found.
-                    if text.send(decoded.into()).await.is_err() {
-                        break;
-                    }
+            let listens = match decoder.decode(&block, last) {
+                Ok(decoded) => text.send(decoded.into()).await.is_ok(),
+                Err(error) => {
+                    undecodable = Some(error);
+                    break;
                 }
-                Err(StreamError::Binary(_)) => ended = Some(Streamed::Binary),
-                Err(StreamError::Legacy(encoding)) => ended = Some(Streamed::Legacy(encoding)),
-            }
-            if last || ended.is_some() {
+            };
+            // Nobody listens any more when enough was found.
+            if last || !listens {
                 break;
             }
         }
         drop(text);
         let hits = search.await.map_err(|e| broke_off(path, e))?;
-        match (hits, ended) {
+        match (hits, undecodable) {
             // A search that was over before does not mind how much of the rest has come meanwhile.
-            (Ok(hits), Some(ended)) if !hits.truncated => Ok(ended),
-            (hits, _) => hits.map(Streamed::Hits).map_err(|e| not_searchable(path, &e)),
+            (Ok(hits), Some(error)) if !hits.truncated => Ok(Err(error)),
+            (hits, _) => hits.map(Ok).map_err(|e| not_searchable(path, &e)),
         }
     }
 }
@@ -424,12 +420,6 @@ enum Searched {
     Hits(Hits),
     Binary,
     Gone,
-}
-
-enum Streamed {
-    Hits(Hits),
-    Binary,
-    Legacy(&'static encoding_rs::Encoding),
 }
 
 fn not_searchable(path: &VirtualPath, error: &io::Error) -> Error {

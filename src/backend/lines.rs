@@ -64,7 +64,8 @@ impl LineIndex {
 
     fn add(&self, start: LineStart) {
         let mut known = self.lock();
-        if known.starts.last().is_none_or(|last| start.offset >= last.offset + APART) {
+        let last = known.starts.last().map_or(0, |last| last.offset);
+        if start.offset >= last + APART {
             known.starts.push(start);
         }
     }
@@ -75,24 +76,19 @@ pub(super) struct Watcher {
     index: Arc<LineIndex>,
     at: u64,
     line: u64,
-    noted: u64,
 }
 
 impl Watcher {
     /// `None` for encodings in which a line end is not one byte.
     pub(super) fn new(index: &Arc<LineIndex>, from: LineStart) -> Option<Self> {
         let wide = index.encoding == UTF_16LE || index.encoding == UTF_16BE;
-        (!wide).then(|| Self { index: index.clone(), at: from.offset, line: from.line, noted: from.offset })
+        (!wide).then(|| Self { index: index.clone(), at: from.offset, line: from.line })
     }
 
     pub(super) fn watch(&mut self, piece: &[u8], ascii: bool) {
         if let Some(last) = memchr::memrchr(b'\n', piece) {
-            let begins = self.at + last as u64 + 1;
             self.line += memchr::memchr_iter(b'\n', piece).count() as u64;
-            if begins >= self.noted + APART {
-                self.index.add(LineStart { line: self.line, offset: begins, ascii });
-                self.noted = begins;
-            }
+            self.index.add(LineStart { line: self.line, offset: self.at + last as u64 + 1, ascii });
         }
         self.at += piece.len() as u64;
     }

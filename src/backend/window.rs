@@ -43,29 +43,20 @@ impl S3Backend {
     }
 
     fn known_text(&self, file: &File, known: &KnownText, window: Option<Window>) -> Result<TextFile> {
-        let way_out = if window.unwrap_or_default() == Window::default() { WINDOW } else { FEWER_LINES };
         let window = window.unwrap_or_default();
         let text = &known.text.content;
+        let check =
+            |bytes: usize, way_out| self.check_size(&file.path, bytes as u64, "bytes of text", way_out);
+        let (total, encoding) = (Some(known.lines), known.text.encoding);
         if window == Window::default() {
-            self.check_size(&file.path, text.len() as u64, "bytes of text", way_out)?;
-            return Ok(TextFile {
-                path: file.path.clone(),
-                content: text.clone(),
-                offset: 0,
-                lines: known.lines,
-                total_lines: Some(known.lines),
-                next_offset: None,
-                encoding: known.text.encoding,
-                size: file.meta.size,
-                modified: file.meta.modified,
-                etag: file.meta.etag.clone(),
-            });
+            check(text.len(), WINDOW)?;
+            return Ok(text_file(file, window, text.clone(), known.lines, total, encoding));
         }
         let mut lines = LineWindow::new(window.offset, window.limit);
         lines.push(text);
-        self.check_size(&file.path, lines.text_bytes() as u64, "bytes of text", way_out)?;
-        let total = Some(known.lines);
-        Ok(text_file(file, window, lines, total, known.text.encoding))
+        check(lines.text_bytes(), FEWER_LINES)?;
+        let count = lines.lines();
+        Ok(text_file(file, window, lines.into_text(), count, total, encoding))
     }
 
     /// A window of a file that is too large to keep. It starts as near to the window as an earlier read
@@ -81,33 +72,34 @@ impl S3Backend {
             let known = index.take().unwrap_or_else(|| Arc::new(LineIndex::new(encoding)));
             let mut lines = LineWindow::new(window.offset, window.limit);
             let scanned = self.scan(file, head, &known, &mut lines).await;
-            if let (Some(key), Ok(Scan::Done { .. })) = (&index_key, &scanned) {
+            if let (Some(key), Ok(Ok(_))) = (&index_key, &scanned) {
                 // Kept again, so that it is weighed as it is now.
                 self.cache().put(key, self.cache().moment(key), known.clone());
             }
             match scanned? {
-                Scan::Done { ended } => {
+                Ok(ended) => {
                     if ended {
                         known.set_lines(lines.lines_seen());
                     }
-                    let total = known.lines();
-                    return Ok(text_file(file, window, lines, total, known.encoding.name()));
+                    let (count, total) = (lines.lines(), known.lines());
+                    let encoding = known.encoding.name();
+                    return Ok(text_file(file, window, lines.into_text(), count, total, encoding));
                 }
-                Scan::Binary(Binary(mime)) => return Err(binary_file(path, mime, meta.size)),
+                Err(StreamError::Binary(Binary(mime))) => return Err(binary_file(path, mime, meta.size)),
                 // Happens once: only UTF-8 can turn out to be something else.
-                Scan::Legacy(legacy) => encoding = legacy,
+                Err(StreamError::Legacy(legacy)) => encoding = legacy,
             }
         }
     }
 
-    /// Reads a file that is too large to keep, up to the end of the window.
+    /// Reads a file that is too large to keep, up to the end of the window. Tells whether that is the end of the file.
     async fn scan(
         &self,
         file: &File,
         head: &[u8],
         index: &Arc<LineIndex>,
         lines: &mut LineWindow,
-    ) -> Result<Scan> {
+    ) -> Result<Result<bool, StreamError>> {
         let File { path, meta, .. } = file;
         let from = index.before(lines.offset()).unwrap_or_default();
         let mut watcher = Watcher::new(index, from);
@@ -125,8 +117,7 @@ impl S3Backend {
             at += piece.len() as u64;
             match decoder.decode(&piece, at == meta.size) {
                 Ok(text) => lines.push(&text),
-                Err(StreamError::Binary(binary)) => return Ok(Scan::Binary(binary)),
-                Err(StreamError::Legacy(encoding)) => return Ok(Scan::Legacy(encoding)),
+                Err(error) => return Ok(Err(error)),
             }
             if let Some(watcher) = &mut watcher {
                 watcher.watch(&piece, decoder.is_ascii());
@@ -134,7 +125,7 @@ impl S3Backend {
             let held = lines.text_bytes() as u64;
             self.check_size(path, held, "bytes are in this window already", FEWER_LINES)?;
             if at == meta.size || lines.is_past_the_window() {
-                return Ok(Scan::Done { ended: at == meta.size });
+                return Ok(Ok(at == meta.size));
             }
             piece = loop {
                 let body = match &mut range {
@@ -155,29 +146,22 @@ impl S3Backend {
     }
 }
 
-/// How far a scan came.
-enum Scan {
-    Done { ended: bool },
-    Binary(Binary),
-    Legacy(&'static encoding_rs::Encoding),
-}
-
 fn text_file(
     file: &File,
     window: Window,
-    lines: LineWindow,
+    content: String,
+    lines: u64,
     total_lines: Option<u64>,
     encoding: &'static str,
 ) -> TextFile {
-    let count = lines.lines();
-    let reached = window.offset.saturating_add(count);
+    let reached = window.offset.saturating_add(lines);
     let more = total_lines.is_none_or(|total| reached < total);
     let File { path, meta, .. } = file;
     TextFile {
         path: path.clone(),
-        content: lines.into_text(),
+        content,
         offset: window.offset,
-        lines: count,
+        lines,
         total_lines,
         next_offset: more.then_some(reached),
         encoding,
