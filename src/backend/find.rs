@@ -101,10 +101,7 @@ impl S3Backend {
         let backend = self.clone();
         stream::once(async move {
             let matcher = parsed(pattern).await?;
-            Ok::<_, Error>((root?, matcher))
-        })
-        .map_ok(move |(root, matcher)| {
-            backend.candidates(root, Some(matcher), hidden.clone()).map_ok(|found| found.entry())
+            Ok::<_, Error>(backend.candidates(root?, Some(matcher), hidden).map_ok(|found| found.entry()))
         })
         .try_flatten()
         .boxed()
@@ -131,11 +128,11 @@ impl S3Backend {
         pattern: Option<Pattern>,
         hidden: Hidden,
     ) -> BoxStream<'static, Result<Candidate>> {
-        let search =
-            Search { backend: self.clone(), root, pattern, hidden, walk: None, ready: VecDeque::new() };
+        let search = Search { backend: self.clone(), root, pattern, hidden, walk: None };
         stream::try_unfold(search, |mut search| async move {
-            Ok(search.next().await?.map(|found| (found, search)))
+            Ok::<_, Error>(search.next().await?.map(|found| (stream::iter(found).map(Ok), search)))
         })
+        .try_flatten()
         .boxed()
     }
 }
@@ -148,42 +145,36 @@ struct Search {
     hidden: Hidden,
     /// `None` before the start.
     walk: Option<Walk>,
-    ready: VecDeque<Candidate>,
 }
 
 impl Search {
-    async fn next(&mut self) -> Result<Option<Candidate>> {
-        loop {
-            if let Some(found) = self.ready.pop_front() {
-                return Ok(Some(found));
+    /// The matches of the next page.
+    async fn next(&mut self) -> Result<Option<Vec<Candidate>>> {
+        let walk = match &mut self.walk {
+            Some(walk) => walk,
+            None => {
+                let places = self.start()?;
+                self.walk.insert(Walk::new(self.backend.clone(), Depth::All, places))
             }
-            let walk = match &mut self.walk {
-                Some(walk) => walk,
-                None => {
-                    let places = self.start()?;
-                    self.walk.insert(Walk::new(self.backend.clone(), Depth::All, places))
-                }
+        };
+        let page = match walk.next().await {
+            Ok(page) => page,
+            // A pattern may lead to what is not there, or is a file: nothing matches.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(page) = page else {
+            return match std::mem::replace(&mut walk.found_any, true) {
+                true => Ok(None),
+                false => Ok(self.nothing_listed().await?.map(|root| vec![root])),
             };
-            let page = match walk.next().await {
-                Ok(page) => page,
-                // A pattern may lead to what is not there, or is a file: nothing matches.
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => None,
-                Err(error) => return Err(error),
-            };
-            let Some(page) = page else {
-                if !std::mem::replace(&mut walk.found_any, true) {
-                    self.nothing_found().await?;
-                    continue;
-                }
-                return Ok(None);
-            };
-            self.hidden.fetch_add(page.hidden, Ordering::Relaxed);
-            for item in page.items {
-                if let Item::File(file) = item {
-                    self.offer(file);
-                }
-            }
-        }
+        };
+        self.hidden.fetch_add(page.hidden, Ordering::Relaxed);
+        let wanted = |item| match item {
+            Item::File(file) if self.wants(&file.path) => Some(file),
+            _ => None,
+        };
+        Ok(Some(page.items.into_iter().filter_map(wanted).collect()))
     }
 
     /// What to list: all below the root, or no more than the pattern can match.
@@ -210,32 +201,25 @@ impl Search {
         }
     }
 
-    fn offer(&mut self, candidate: Candidate) {
-        let root = self.root.path.as_str().trim_end_matches('/');
-        let relative = candidate.path.as_str().strip_prefix(root).map(|rest| rest.trim_start_matches('/'));
-        let wanted = match (&self.pattern, relative) {
-            (Some(pattern), Some(relative)) => pattern.matches(relative),
-            (None, _) => true,
-            (Some(_), None) => false,
-        };
-        if wanted {
-            self.ready.push_back(candidate);
-        }
+    fn wants(&self, path: &VirtualPath) -> bool {
+        let Some(pattern) = &self.pattern else { return true };
+        let relative = path.as_str().strip_prefix(self.root.path.as_str().trim_end_matches('/'));
+        relative.is_some_and(|relative| pattern.matches(relative.trim_start_matches('/')))
     }
 
     /// Nothing was listed. A mount may be empty, and a pattern may match nothing; but a root that was
     /// named must be there, and may be a file.
-    async fn nothing_found(&mut self) -> Result<()> {
+    async fn nothing_listed(&self) -> Result<Option<Candidate>> {
         let root = &self.root.path;
         if !self.root.named || root.is_root() || self.backend.mounts().any(|mount| mount.path() == root) {
-            return Ok(());
+            return Ok(None);
         }
         let at = match self.backend.mounts.resolve(root)? {
             Location::Inside { key, directory } => {
                 // Where the pattern led further down, the root itself was not listed.
                 let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
                 if narrowed && self.backend.is_directory(&directory).await? {
-                    return Ok(());
+                    return Ok(None);
                 }
                 self.backend.head(root, &key).await?.map(|meta| At::Key(key, meta))
             }
@@ -244,18 +228,16 @@ impl Search {
                 union.check_complete(root)?;
                 match union.file(below_mount(root)) {
                     Some(found) => Some(At::Union(found.clone())),
-                    None if union.is_directory(below_mount(root)) => return Ok(()),
+                    None if union.is_directory(below_mount(root)) => return Ok(None),
                     None => None,
                 }
             }
-            Location::Root | Location::Mount(_) => return Ok(()),
+            Location::Root | Location::Mount(_) => return Ok(None),
         };
         let Some(at) = at else { return Err(S3Backend::not_found(root)) };
         // A file is its own name below itself.
         let name = root.name().unwrap_or_default();
-        if self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name)) {
-            self.ready.push_back(Candidate { path: root.clone(), at });
-        }
-        Ok(())
+        let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
+        Ok(matches.then(|| Candidate { path: root.clone(), at }))
     }
 }

@@ -1,7 +1,5 @@
 //! `ls` and `tree`: one level or all of them, whole, in pages or as a stream.
 
-use std::collections::VecDeque;
-
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tracing::instrument;
@@ -56,12 +54,9 @@ impl S3Backend {
     /// listing. Errors are those of [`S3Backend::ls`]; the stream ends behind one.
     pub fn ls_pages(&self, path: impl IntoPath, depth: Depth) -> BoxStream<'static, Result<Page>> {
         // The path is parsed now, so that the stream does not borrow it.
-        let pages = path.into_path().and_then(|path| Pages::new(self, &path, depth));
-        let next = |mut pages: Pages| async move { Ok(pages.next().await?.map(|page| (page, pages))) };
-        stream::once(async { pages })
-            .map_ok(move |pages| stream::try_unfold(pages, next))
-            .try_flatten()
-            .boxed()
+        let walk = path.into_path().and_then(|path| Walk::of(self.clone(), &path, depth));
+        let next = |mut walk: Walk| async move { Ok(walk.next_page().await?.map(|page| (page, walk))) };
+        stream::once(async { walk }).map_ok(move |walk| stream::try_unfold(walk, next)).try_flatten().boxed()
     }
 
     /// The entries of a directory one by one: [`S3Backend::ls_pages`], unpacked.
@@ -73,14 +68,14 @@ impl S3Backend {
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
         // What `/skills` shows is known as a union, and needs no listing beside it.
         let Some(Place::Directory(directory)) = self.place(&path)? else {
-            return Pages::new(self, &path, depth)?.collect().await;
+            return Walk::of(self.clone(), &path, depth)?.collect().await;
         };
         let about = About::Prefix(directory.prefix().as_str().into());
         let key = Key::<KnownListing>::new(about, Detail::Depth(depth));
         let fetch = |_: Option<Kept<KnownListing>>| {
             let (backend, path) = (self.clone(), path.clone());
             async move {
-                match Pages::new(&backend, &path, depth)?.collect().await {
+                match Walk::of(backend, &path, depth)?.collect().await {
                     Ok(listing) => Ok(KnownListing::Entries(listing)),
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(KnownListing::Nothing),
                     Err(error) if error.kind() == ErrorKind::NotDirectory => Ok(KnownListing::File),
@@ -114,32 +109,9 @@ impl Cached for KnownListing {
     }
 }
 
-/// A walk as pages of entries.
-struct Pages {
-    /// What is known without a request: the mounts, when `/` is listed.
-    mounts: Option<Page>,
-    walk: Walk,
-}
-
-impl Pages {
-    fn new(backend: &S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
-        if backend.place(path)?.is_some() {
-            return Ok(Self { mounts: None, walk: Walk::of(backend.clone(), path, depth)? });
-        }
-        let entries = backend.mounts().map(|mount| Entry::directory(mount.path().clone())).collect();
-        let below = match depth {
-            Depth::One => VecDeque::new(),
-            Depth::All => backend.all_places()?,
-        };
-        let walk = Walk::new(backend.clone(), depth, below);
-        Ok(Self { mounts: Some(Page { entries, hidden: 0 }), walk })
-    }
-
-    async fn next(&mut self) -> Result<Option<Page>> {
-        if let Some(mounts) = self.mounts.take() {
-            return Ok(Some(mounts));
-        }
-        while let Some(WalkPage { items, hidden }) = self.walk.next().await? {
+impl Walk {
+    async fn next_page(&mut self) -> Result<Option<Page>> {
+        while let Some(WalkPage { items, hidden }) = self.next().await? {
             let entry = |item| match item {
                 Item::File(file) => Some(file.entry()),
                 Item::Directory(path) => Some(Entry::directory(path)),
@@ -156,7 +128,7 @@ impl Pages {
 
     async fn collect(mut self) -> Result<Listing> {
         let mut listing = Listing::default();
-        while let Some(page) = self.next().await? {
+        while let Some(page) = self.next_page().await? {
             listing.push(page);
         }
         listing.sort();

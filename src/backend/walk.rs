@@ -68,6 +68,8 @@ pub(super) struct WalkPage {
 pub(super) struct Walk {
     backend: S3Backend,
     depth: Depth,
+    /// What is known without a request: the mounts, when `/` is listed.
+    mounts: Option<WalkPage>,
     /// What is still to list; more than one only below `/`.
     left: VecDeque<Place>,
     lister: Option<Lister>,
@@ -96,6 +98,11 @@ impl S3Backend {
     /// All mounts.
     pub(super) fn all_places(&self) -> Result<VecDeque<Place>> {
         self.mounts().filter_map(|mount| self.place(mount.path()).transpose()).collect()
+    }
+
+    fn mounts_page(&self) -> WalkPage {
+        let items = self.mounts().map(|mount| Item::Directory(mount.path().clone())).collect();
+        WalkPage { items, hidden: 0 }
     }
 
     /// A file that was listed, as one that can be opened: below `/skills` in the version that was listed, elsewhere in
@@ -131,25 +138,29 @@ impl S3Backend {
 
 impl Walk {
     pub(super) fn new(backend: S3Backend, depth: Depth, left: VecDeque<Place>) -> Self {
-        let (lister, open, own_key) = (None, Vec::new(), None);
-        Self { backend, depth, left, lister, open, found: false, found_any: false, own_key }
+        let (mounts, lister, open, own_key) = (None, None, Vec::new(), None);
+        Self { backend, depth, mounts, left, lister, open, found: false, found_any: false, own_key }
     }
 
-    /// What is below a directory, which must be there; of `/`, the content of the mounts.
+    /// What is below a directory, which must be there; of `/`, the mounts and their content.
     pub(super) fn of(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
-        let left = match backend.place(path)? {
-            Some(place) => VecDeque::from([place]),
-            None => backend.all_places()?,
-        };
         let own_key = match backend.mounts.resolve(path)? {
             Location::Inside { key, .. } => Some(key),
             _ => None,
         };
-        Ok(Self { own_key, ..Self::new(backend, depth, left) })
+        let (mounts, left) = match (backend.place(path)?, depth) {
+            (Some(place), _) => (None, VecDeque::from([place])),
+            (None, Depth::One) => (Some(backend.mounts_page()), VecDeque::new()),
+            (None, Depth::All) => (Some(backend.mounts_page()), backend.all_places()?),
+        };
+        Ok(Self { own_key, mounts, ..Self::new(backend, depth, left) })
     }
 
     /// The next page that holds anything.
     pub(super) async fn next(&mut self) -> Result<Option<WalkPage>> {
+        if let Some(mounts) = self.mounts.take() {
+            return Ok(Some(mounts));
+        }
         while let Some(place) = self.left.front().cloned() {
             let page = match place {
                 Place::Layered(path) => {
@@ -170,8 +181,8 @@ impl Walk {
                     }
                 }
             };
-            self.found_any |= !page.items.is_empty() || page.hidden > 0;
             if !page.items.is_empty() || page.hidden > 0 {
+                self.found_any = true;
                 return Ok(Some(page));
             }
         }
