@@ -37,16 +37,10 @@ pub(super) struct Usage {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What was listed, with what was written since; `None` when it must be counted anew.
-    counted: Option<Counted>,
+    /// When it was listed, and what there was, with what was written since; `None` when it must be counted anew.
+    counted: Option<(Instant, Held)>,
     /// Room that is taken by writes on their way. A count does not see them, and so they stay.
     taken: Held,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Counted {
-    at: Instant,
-    held: Held,
 }
 
 /// Bytes and objects; room that is taken may be negative.
@@ -93,8 +87,8 @@ impl Drop for Room {
         let Some(usage) = &self.usage else { return };
         let mut state = usage.lock();
         state.taken.add(self.held.negative());
-        if let Some(counted) = state.counted.as_mut().filter(|_| self.kept) {
-            counted.held.add(self.held);
+        if let Some((_, counted)) = state.counted.as_mut().filter(|_| self.kept) {
+            counted.add(self.held);
         }
     }
 }
@@ -165,7 +159,7 @@ impl S3Backend {
     fn take(&self, usage: &Usage, held: Held, target: &Target, path: &VirtualPath) -> Result<()> {
         let mut state = usage.lock();
         let mount = target.mount.path();
-        let mut now = state.counted.map_or(Held::default(), |counted| counted.held);
+        let mut now = state.counted.map_or(Held::default(), |(_, held)| held);
         now.add(state.taken);
         let mut then = now;
         then.add(held);
@@ -201,9 +195,9 @@ impl S3Backend {
         after: Option<Instant>,
     ) -> Result<Option<Instant>> {
         let known = || {
-            let counted = usage.lock().counted?;
-            let newer = after.is_none_or(|after| counted.at > after);
-            (newer && counted.at.elapsed() < FRESH_FOR).then_some(counted.at)
+            let (at, _) = usage.lock().counted?;
+            let newer = after.is_none_or(|after| at > after);
+            (newer && at.elapsed() < FRESH_FOR).then_some(at)
         };
         if let Some(at) = known() {
             return Ok(Some(at));
@@ -223,7 +217,7 @@ impl S3Backend {
                 }
             }
         }
-        usage.lock().counted = Some(Counted { at: Instant::now(), held });
+        usage.lock().counted = Some((Instant::now(), held));
         Ok(None)
     }
 }

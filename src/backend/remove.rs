@@ -92,15 +92,14 @@ impl S3Backend {
     async fn delete_tree(&self, path: VirtualPath) -> Result<Deleted> {
         let target = self.mounts.target(&path)?;
         let mut deleted = Deleted { path, objects: 0, left: 0 };
+        let during = |error: Error| error.during("delete", &target.path);
         let own = match &target.key {
-            Some(key) => self.store().head(key.key()).await.map_err(|e| e.during("delete", &target.path))?,
+            Some(key) => self.store().head(key.key()).await.map_err(during)?,
             None => None,
         };
         let mut lister = Lister::new(target.directory.prefix(), Depth::All);
         let mut found = own.is_some() || target.key.is_none();
-        while let Some(items) =
-            lister.next(self.store()).await.map_err(|e| e.during("delete", &target.path))?
-        {
+        while let Some(items) = lister.next(self.store()).await.map_err(during)? {
             found = true;
             self.delete_page(&target, items, &mut deleted).await?;
         }

@@ -18,7 +18,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, Lister, Meta, Properties, Put, Seen, WriteId};
+use crate::store::{Condition, History, Lister, Meta, Properties, Put};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -68,10 +68,12 @@ struct Copied {
     version: Meta,
 }
 
-/// What a source turned out to be.
-enum Source {
-    File(Box<CopyItem>),
-    Tree { items: Vec<CopyItem>, hidden: u64 },
+/// What would be copied where.
+struct Source {
+    /// Whether it is one file, and no tree.
+    is_file: bool,
+    items: Vec<CopyItem>,
+    hidden: u64,
 }
 
 impl S3Backend {
@@ -160,27 +162,11 @@ impl S3Backend {
         let grows = source.mount != target.mount;
         let (done, copied) = self.copy_all(&from, &target, overwrite, grows).await?;
         let total = copied.len();
-        let delete = |copied: Copied| {
-            let source = &source;
-            async move {
-                // The same key, as one that may be changed.
-                let key =
-                    match copied.item.key.as_str() == source.key.as_ref().map_or("", WritableKey::as_str) {
-                        true => source.key.clone(),
-                        false => source.listed(copied.item.key.as_str()),
-                    };
-                let key = key.ok_or_else(|| Self::not_found(&copied.item.path))?;
-                let gone = self.store().delete_version(&key, &copied.version).await;
-                let gone = gone.map_err(|e| e.during("delete the source of the move", &copied.item.path))?;
-                Ok::<_, Error>((!gone).then_some(copied.item.path))
-            }
-        };
+        let delete = |copied| self.delete_source(&source, copied);
         let changed = for_each(copied, AT_ONCE, delete).await;
         self.forget_usage(&source.mount);
-        let changed = changed?;
-        let mut changed: Vec<VirtualPath> = changed.into_iter().flatten().collect();
-        changed.sort();
-        match changed.first() {
+        let changed: Vec<VirtualPath> = changed?.into_iter().flatten().collect();
+        match changed.iter().min() {
             None => Ok(done),
             Some(first) => Err(Error::new(
                 ErrorKind::Conflict,
@@ -194,6 +180,17 @@ impl S3Backend {
         }
     }
 
+    /// Deletes what was moved; tells its path when it was changed since and stays.
+    async fn delete_source(&self, source: &Target, copied: Copied) -> Result<Option<VirtualPath>> {
+        let CopyItem { path, key, .. } = copied.item;
+        // The same key, as one that may be changed.
+        let own = source.key.clone().filter(|own| own.as_str() == key.as_str());
+        let key = own.or_else(|| source.listed(key.as_str())).ok_or_else(|| Self::not_found(&path))?;
+        let gone = self.store().delete_version(&key, &copied.version).await;
+        let gone = gone.map_err(|e| e.during("delete the source of the move", &path))?;
+        Ok((!gone).then_some(path))
+    }
+
     async fn copy_all(
         &self,
         from: &VirtualPath,
@@ -202,34 +199,26 @@ impl S3Backend {
         grows: bool,
     ) -> Result<(Transferred, Vec<Copied>)> {
         let (source, there) = tokio::join!(self.source(from, target), self.what_is_at(target));
-        let (source, there) = (source?, there?);
-        let (items, hidden) = match source {
-            Source::File(item) => {
-                if there.directory && !there.file {
-                    let name = from.name().unwrap_or_default();
-                    return Err(is_directory(&target.path)
-                        .with_hint(format!("name the file in it: `{}/{name}`", target.path)));
-                }
-                (vec![*item], 0)
-            }
-            Source::Tree { items, hidden } => {
-                if there.file && !there.directory {
-                    return Err(not_a_directory(&target.path)
-                        .with_hint("choose another target, or delete the file first"));
-                }
-                // A file could be overwritten before it is copied.
-                if is_inside(from, &target.path) {
-                    let name = from.name().unwrap_or_default();
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!("`{from}` lies inside its target `{}`", target.path),
-                    )
-                    .at(from)
-                    .with_hint(format!("name it in the target: `{}/{name}`", target.path)));
-                }
-                (items, hidden)
-            }
-        };
+        let (Source { is_file, items, hidden }, there) = (source?, there?);
+        let name = from.name().unwrap_or_default();
+        if is_file && there.directory && !there.file {
+            return Err(is_directory(&target.path)
+                .with_hint(format!("name the file in it: `{}/{name}`", target.path)));
+        }
+        if !is_file && there.file && !there.directory {
+            return Err(
+                not_a_directory(&target.path).with_hint("choose another target, or delete the file first")
+            );
+        }
+        // A file could be overwritten before it is copied.
+        if !is_file && is_inside(from, &target.path) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("`{from}` lies inside its target `{}`", target.path),
+            )
+            .at(from)
+            .with_hint(format!("name it in the target: `{}/{name}`", target.path)));
+        }
         if overwrite == Overwrite::No {
             self.check_none_there(target, &items, there).await?;
         }
@@ -262,18 +251,18 @@ impl S3Backend {
             Overwrite::No if self.conditions(target).await? => Condition::Absent,
             Overwrite::Yes | Overwrite::No => Condition::Always,
         };
-        for attempt in 1.. {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                // The source was changed between the look and the copy.
+                self.store().pause(attempt).await;
+            }
             let during = |e: Error| e.during("copy", &item.path);
             let seen = self.store().look(&item.key).await.map_err(during)?;
             let Some(seen) = seen else { return Err(Self::not_found(&item.path)) };
             if seen.meta.etag.is_none() {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!("the storage gives no ETag for `{}`", item.path),
-                )
-                .at(&item.path));
+                let message = format!("the storage gives no ETag for `{}`", item.path);
+                return Err(Error::new(ErrorKind::Corrupt, message).at(&item.path));
             }
-            let size = seen.meta.size;
             // A folder that is there needs no marker; and what has content there is none.
             if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
                 return Ok(Copied { item, version: seen.meta });
@@ -281,12 +270,15 @@ impl S3Backend {
             let room = match grows {
                 true => {
                     let old = self.replaced(&item.to, &item.target).await?;
-                    Some(self.room(target, &item.to, size, old).await?)
+                    Some(self.room(target, &item.to, seen.meta.size, old).await?)
                 }
                 false => None,
             };
-            let put = self.send_copy(&item, &id, &seen, condition.clone()).await.map_err(during)?;
-            if let Put::Done { .. } = put {
+            // It keeps all that was said of it, and begins a history of its own.
+            let properties = Properties { history: History::first(&id), ..seen.properties.clone() };
+            let pieces = self.copied(&item.key, &seen).map_err(during)?;
+            let put = self.put_pieces(&item.target, &id, condition.clone(), &properties, pieces).await;
+            if let Put::Done { .. } = put.map_err(during)? {
                 if let Some(room) = room {
                     room.keep();
                 }
@@ -298,28 +290,10 @@ impl S3Backend {
             {
                 return Err(already_exists(&item.to));
             }
-            if attempt >= ATTEMPTS {
-                break;
-            }
-            // The source was changed between the look and the copy.
-            self.store().pause(attempt).await;
         }
         Err(Error::new(ErrorKind::Conflict, format!("`{}` keeps changing while it is copied", item.path))
             .at(&item.path)
             .with_hint("try again when it is at rest"))
-    }
-
-    async fn send_copy(
-        &self,
-        item: &CopyItem,
-        id: &WriteId,
-        seen: &Seen,
-        condition: Condition,
-    ) -> Result<Put> {
-        // It keeps all that was said of it, and begins a history of its own.
-        let properties = Properties { history: crate::store::History::first(id), ..seen.properties.clone() };
-        let pieces = self.copied(&item.key, seen)?;
-        self.put_pieces(&item.target, id, condition, &properties, pieces).await
     }
 
     /// Finds what a source is, and what would be copied where.
@@ -332,7 +306,10 @@ impl S3Backend {
         // What is copied is what is there now.
         let (file, now) = self.fresh().literal_file(from).await.map_err(|e| e.during("copy", from))?;
         if let Some(key) = file {
-            return file_source(from, key, target);
+            // Without a target key it is a mount, which is refused as the directory that it is.
+            let (path, to) = (from.clone(), target.path.clone());
+            let item = target.key.clone().map(|target| CopyItem { path, key, to, target, marker: false });
+            return Ok(Source { is_file: true, items: item.into_iter().collect(), hidden: 0 });
         }
         let (mut items, mut hidden, mut marked) = (Vec::new(), 0, HashSet::new());
         let mut walk = Walk::new(now.clone(), Depth::All, [place].into());
@@ -370,19 +347,15 @@ impl S3Backend {
         if !walk.found_any && !self.mounts().any(|mount| mount.path() == from) {
             return Err(now.nothing_there(from).await);
         }
-        Ok(Source::Tree { items, hidden })
+        Ok(Source { is_file: false, items, hidden })
     }
 
     /// What has the target's name already.
     async fn what_is_at(&self, target: &Target) -> Result<There> {
         let file = async {
-            match &target.key {
-                Some(key) => {
-                    let seen = self.store().head(key.key()).await;
-                    Ok::<_, Error>(seen.map_err(|e| e.during("look at", &target.path))?.is_some())
-                }
-                None => Ok(false),
-            }
+            let Some(key) = &target.key else { return Ok(false) };
+            let seen = self.store().head(key.key()).await;
+            Ok::<_, Error>(seen.map_err(|e| e.during("look at", &target.path))?.is_some())
         };
         let (file, directory) = tokio::join!(file, self.is_directory(&target.directory));
         Ok(There { file: file?, directory: directory? || target.key.is_none() })
@@ -414,17 +387,6 @@ impl S3Backend {
 struct There {
     file: bool,
     directory: bool,
-}
-
-fn file_source(from: &VirtualPath, key: ObjectKey, target: &Target) -> Result<Source> {
-    let Some(target_key) = target.key.clone() else {
-        let name = from.name().unwrap_or_default();
-        return Err(
-            is_directory(&target.path).with_hint(format!("name the file in it: `{}/{name}`", target.path))
-        );
-    };
-    let (path, to) = (from.clone(), target.path.clone());
-    Ok(Source::File(Box::new(CopyItem { path, key, to, target: target_key, marker: false })))
 }
 
 /// A target is something else than its source, and not inside it.
