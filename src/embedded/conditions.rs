@@ -3,22 +3,41 @@
 //! Reads evaluate them in the order of RFC 9110; of writes, S3 takes `If-Match` and `If-None-Match: *` only.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use s3s::dto::{ETagCondition, IfMatch, IfModifiedSince, IfNoneMatch, IfUnmodifiedSince};
+use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
 use s3s::{S3Result, s3_error};
 
 use super::db::{Record, Refusal};
 use super::headers::modified;
 
-/// The conditions of a GET or HEAD, in the order of RFC 9110.
+/// The conditions of a request on what it reads, in the order of RFC 9110.
 pub(super) struct Conditions {
-    pub(super) if_match: Option<IfMatch>,
-    pub(super) if_none_match: Option<IfNoneMatch>,
-    pub(super) if_modified_since: Option<IfModifiedSince>,
-    pub(super) if_unmodified_since: Option<IfUnmodifiedSince>,
+    pub(super) if_match: Option<ETagCondition>,
+    pub(super) if_none_match: Option<ETagCondition>,
+    if_modified_since: Option<Timestamp>,
+    if_unmodified_since: Option<Timestamp>,
 }
 
 impl Conditions {
-    pub(super) fn check(self, record: &Record) -> S3Result<()> {
+    /// Those of the headers whose names begin with `prefix`: copies have conditions on their source, too.
+    pub(super) fn of(headers: &HeaderMap, prefix: &str) -> S3Result<Self> {
+        let header = |name: &str| headers.get(format!("{prefix}{name}")).map(HeaderValue::as_bytes);
+        let wrong = || s3_error!(InvalidArgument, "the condition is wrong");
+        let tag = |name| header(name).map(ETagCondition::parse_http_header).transpose().map_err(|_| wrong());
+        let time = |name| {
+            let text = header(name).map(std::str::from_utf8).transpose().map_err(|_| wrong())?;
+            text.map(|text| Timestamp::parse(TimestampFormat::HttpDate, text))
+                .transpose()
+                .map_err(|_| wrong())
+        };
+        Ok(Self {
+            if_match: tag("if-match")?,
+            if_none_match: tag("if-none-match")?,
+            if_modified_since: time("if-modified-since")?,
+            if_unmodified_since: time("if-unmodified-since")?,
+        })
+    }
+
+    pub(super) fn check(&self, record: &Record) -> S3Result<()> {
         match (&self.if_match, &self.if_unmodified_since) {
             (Some(condition), _) if !strongly(condition, record) => {
                 return Err(s3_error!(PreconditionFailed));

@@ -17,7 +17,7 @@ use redb::{
 };
 use s3s::crypto::{Checksum as _, Md5};
 
-pub(super) use self::listing::{After, ListItem, ListQuery};
+pub(super) use self::listing::{ListItem, ListQuery, behind_key};
 use crate::ambient::{Ambient, unix_seconds};
 use crate::index::Hex;
 
@@ -183,23 +183,26 @@ impl Db {
         }
     }
 
-    /// Makes the tables, drops what a killed process did not finish, and tells the last owner.
+    /// Drops what a killed process did not finish, and tells the last owner.
     fn clean_up(&self) -> Result<u64, DbError> {
-        let write = self.database.begin_write()?;
-        let last = {
-            write.open_table(BUCKETS)?;
-            write.open_table(OBJECTS)?;
-            let mut pending = write.open_table(PENDING)?;
-            let mut tables = Contents::open(&write)?;
-            while let Some((owner, _)) = pending.pop_first()? {
-                tables.remove(owner.value())?;
+        self.write(|tables| {
+            loop {
+                let unfinished = tables.pending.pop_first()?.map(|(owner, _)| owner.value());
+                let Some(owner) = unfinished else { break };
+                tables.remove(owner)?;
             }
             let last_chunk = tables.chunks.last()?.map(|(at, _)| at.value().0);
             let last_segments = tables.segments.last()?.map(|(owner, _)| owner.value());
-            last_chunk.max(last_segments).unwrap_or(NO_CHUNKS)
-        };
+            Ok(last_chunk.max(last_segments).unwrap_or(NO_CHUNKS))
+        })
+    }
+
+    /// Makes a change in one durable transaction. A change that fails leaves everything as it was.
+    fn write<T>(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<T, DbError>) -> Result<T, DbError> {
+        let write = self.database.begin_write()?;
+        let done = change(&mut Tables::open(&write)?)?;
         write.commit()?;
-        Ok(last)
+        Ok(done)
     }
 
     /// The time by its own clock, in whole seconds, as S3 has them.
@@ -223,16 +226,14 @@ impl Db {
     }
 
     pub(super) fn create_bucket(&self, bucket: &str) -> Result<(), DbError> {
-        let write = self.database.begin_write()?;
-        {
-            let mut buckets = write.open_table(BUCKETS)?;
-            if buckets.get(bucket)?.is_some() {
-                return Ok(());
-            }
-            buckets.insert(bucket, self.now())?;
+        match self.check_bucket(bucket) {
+            Err(DbError::NoSuchBucket(_)) => {}
+            known => return known,
         }
-        write.commit()?;
-        Ok(())
+        self.write(|tables| {
+            tables.buckets.insert(bucket, self.now())?;
+            Ok(())
+        })
     }
 
     pub(super) fn check_bucket(&self, bucket: &str) -> Result<(), DbError> {
@@ -242,31 +243,18 @@ impl Db {
         }
     }
 
-    pub(super) fn head(&self, bucket: &str, key: &str) -> Result<Option<Record>, DbError> {
-        let read = self.database.begin_read()?;
-        let found = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())?;
-        match found {
-            Some(row) => Ok(Some(Record::from_row(row.value()))),
-            None => self.check_bucket(bucket).map(|()| None),
-        }
-    }
-
     /// The record and its content as of now: later writes do not change what this reader sees.
     pub(super) fn snapshot(&self, bucket: &str, key: &str) -> Result<Option<(Record, Content)>, DbError> {
         let read = self.database.begin_read()?;
-        let found = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())?;
-        match found {
-            Some(row) => {
-                let record = Record::from_row(row.value());
-                let segments = match read.open_table(SEGMENTS)?.get(record.owner)? {
-                    Some(segments) => segments.value(),
-                    None => vec![(record.owner, record.size)],
-                };
-                let content = Content { segments, chunks: read.open_table(CHUNKS)? };
-                Ok(Some((record, content)))
-            }
-            None => self.check_bucket(bucket).map(|()| None),
-        }
+        let Some(row) = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())? else {
+            return self.check_bucket(bucket).map(|()| None);
+        };
+        let record = Record::from_row(row.value());
+        let segments = match read.open_table(SEGMENTS)?.get(record.owner)? {
+            Some(segments) => segments.value(),
+            None => vec![(record.owner, record.size)],
+        };
+        Ok(Some((record, Content { segments, chunks: read.open_table(CHUNKS)? })))
     }
 
     /// Many small objects in one transaction.
@@ -277,27 +265,20 @@ impl Db {
         overwrite: bool,
     ) -> Result<(), DbError> {
         self.check_bucket(bucket)?;
-        let write = self.database.begin_write()?;
-        {
-            let mut objects_table = write.open_table(OBJECTS)?;
-            let mut contents = Contents::open(&write)?;
+        self.write(|tables| {
             for (key, content) in objects {
-                if !overwrite && objects_table.get(object_key(bucket, key).as_slice())?.is_some() {
+                let full = object_key(bucket, key);
+                if !overwrite && tables.objects.get(full.as_slice())?.is_some() {
                     continue;
                 }
-                let mut md5 = Md5::new();
-                md5.update(content);
                 let owner = if content.is_empty() { NO_CHUNKS } else { self.new_owner() };
-                let record =
-                    Record::new(owner, content.len() as u64, md5.finalize(), Attributes::new(), self.now());
-                let full = object_key(bucket, key);
-                let old = objects_table.insert(full.as_slice(), record.row())?.map(|row| row.value().0);
-                contents.remove(old.unwrap_or(NO_CHUNKS))?;
-                contents.insert(owner, 0, content)?;
+                let (size, md5) = (content.len() as u64, Md5::checksum(content));
+                let record = Record::new(owner, size, md5, Attributes::new(), self.now());
+                tables.replace(&full, &record, |_| Ok(()))?;
+                tables.insert(owner, 0, content)?;
             }
-        }
-        write.commit()?;
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Deletes keys in one transaction, each if `condition` holds for what is there now.
@@ -308,24 +289,20 @@ impl Db {
         mut condition: impl FnMut(usize, Option<&Record>) -> Result<(), Refusal>,
     ) -> Result<Vec<Result<(), Refusal>>, DbError> {
         self.check_bucket(bucket)?;
-        let write = self.database.begin_write()?;
-        let mut results = Vec::with_capacity(keys.len());
-        {
-            let mut objects = write.open_table(OBJECTS)?;
-            let mut contents = Contents::open(&write)?;
+        self.write(|tables| {
+            let mut results = Vec::with_capacity(keys.len());
             for (i, key) in keys.iter().enumerate() {
                 let full = object_key(bucket, key);
-                let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
+                let old = tables.record(&full)?;
                 let allowed = condition(i, old.as_ref());
                 if let (Ok(()), Some(old)) = (allowed, old) {
-                    objects.remove(full.as_slice())?;
-                    contents.remove(old.owner)?;
+                    tables.objects.remove(full.as_slice())?;
+                    tables.remove(old.owner)?;
                 }
                 results.push(allowed);
             }
-        }
-        write.commit()?;
-        Ok(results)
+            Ok(results)
+        })
     }
 
     /// Writes chunks of an object that is not there yet, unseen by readers.
@@ -334,7 +311,7 @@ impl Db {
         // It counts only once the object is there; that transaction makes all durable.
         write.set_durability(Durability::None).map_err(redb::Error::from)?;
         write.open_table(PENDING)?.insert(owner, ())?;
-        Contents::open(&write)?.insert(owner, first, bytes)?;
+        Tables::open(&write)?.insert(owner, first, bytes)?;
         write.commit()?;
         Ok(())
     }
@@ -345,11 +322,10 @@ impl Db {
         if self.database.begin_read()?.open_table(PENDING)?.get(owner)?.is_none() {
             return Ok(());
         }
-        let write = self.database.begin_write()?;
-        write.open_table(PENDING)?.remove(owner)?;
-        Contents::open(&write)?.remove(owner)?;
-        write.commit()?;
-        Ok(())
+        self.write(|tables| {
+            tables.pending.remove(owner)?;
+            tables.remove(owner)
+        })
     }
 
     /// Makes an object appear that came in parts, whole and durable, if `condition` holds for what is
@@ -362,28 +338,18 @@ impl Db {
         condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal>,
     ) -> Result<Record, DbError> {
         self.check_bucket(bucket)?;
-        let full = object_key(bucket, key);
         let record = Record::of_parts(self.new_owner(), parts, attributes, self.now());
-        let write = self.database.begin_write()?;
-        {
-            let mut objects = write.open_table(OBJECTS)?;
-            let mut contents = Contents::open(&write)?;
-            let mut pending = write.open_table(PENDING)?;
-            let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
-            condition(old.as_ref()).map_err(DbError::Refused)?;
-            if let Some(old) = old {
-                contents.remove(old.owner)?;
-            }
+        self.write(|tables| {
+            tables.replace(&object_key(bucket, key), &record, condition)?;
             for part in parts {
-                if pending.remove(part.owner)?.is_none() {
+                if tables.pending.remove(part.owner)?.is_none() {
                     return Err(DbError::Gone);
                 }
             }
             let segments: Vec<_> = parts.iter().map(|part| (part.owner, part.size)).collect();
-            contents.segments.insert(record.owner, segments)?;
-            objects.insert(full.as_slice(), record.row())?;
-        }
-        write.commit()?;
+            tables.segments.insert(record.owner, segments)?;
+            Ok(())
+        })?;
         Ok(record)
     }
 
@@ -397,26 +363,13 @@ impl Db {
         condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal>,
     ) -> Result<(), DbError> {
         self.check_bucket(bucket)?;
-        let full = object_key(bucket, key);
-        let write = self.database.begin_write()?;
-        {
-            let mut objects = write.open_table(OBJECTS)?;
-            let mut contents = Contents::open(&write)?;
-            let old = objects.get(full.as_slice())?.map(|row| Record::from_row(row.value()));
-            condition(old.as_ref()).map_err(DbError::Refused)?;
-            if let Some(old) = old {
-                contents.remove(old.owner)?;
-            }
-            contents.insert(record.owner, first, rest)?;
-            objects.insert(full.as_slice(), record.row())?;
-            let pending = write.open_table(PENDING)?.remove(record.owner)?.is_some();
-            if first > 0 && !pending {
-                // What was written ahead is gone: without it this would be half an object.
-                return Err(DbError::Gone);
-            }
-        }
-        write.commit()?;
-        Ok(())
+        self.write(|tables| {
+            tables.replace(&object_key(bucket, key), record, condition)?;
+            tables.insert(record.owner, first, rest)?;
+            let pending = tables.pending.remove(record.owner)?.is_some();
+            // Without what was written ahead this would be half an object.
+            if first > 0 && !pending { Err(DbError::Gone) } else { Ok(()) }
+        })
     }
 
     pub(super) fn new_owner(&self) -> u64 {
@@ -456,17 +409,45 @@ impl Content {
     }
 }
 
-/// The tables that hold content, inside one transaction.
-struct Contents<'t> {
+/// All tables, inside one transaction.
+struct Tables<'t> {
+    buckets: Table<'t, &'static str, u64>,
+    objects: Table<'t, &'static [u8], Row<'static>>,
     chunks: Table<'t, (u64, u64), &'static [u8]>,
     segments: Table<'t, u64, Vec<(u64, u64)>>,
+    pending: Table<'t, u64, ()>,
 }
 
-impl<'t> Contents<'t> {
+impl<'t> Tables<'t> {
+    /// Makes the tables that are not there yet.
     fn open(write: &'t WriteTransaction) -> Result<Self, DbError> {
-        Ok(Self { chunks: write.open_table(CHUNKS)?, segments: write.open_table(SEGMENTS)? })
+        Ok(Self {
+            buckets: write.open_table(BUCKETS)?,
+            objects: write.open_table(OBJECTS)?,
+            chunks: write.open_table(CHUNKS)?,
+            segments: write.open_table(SEGMENTS)?,
+            pending: write.open_table(PENDING)?,
+        })
     }
 
+    fn record(&self, full: &[u8]) -> Result<Option<Record>, DbError> {
+        Ok(self.objects.get(full)?.map(|row| Record::from_row(row.value())))
+    }
+
+    /// Puts a record in the place of the one that is there, whose content goes, if `condition` holds for it.
+    fn replace(
+        &mut self,
+        full: &[u8],
+        record: &Record,
+        condition: impl FnOnce(Option<&Record>) -> Result<(), Refusal>,
+    ) -> Result<(), DbError> {
+        let old = self.record(full)?;
+        condition(old.as_ref()).map_err(DbError::Refused)?;
+        self.objects.insert(full, record.row())?;
+        self.remove(old.map_or(NO_CHUNKS, |old| old.owner))
+    }
+
+    /// Adds chunks from number `first` on.
     fn insert(&mut self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
         for (number, chunk) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
             self.chunks.insert((owner, number), chunk)?;
@@ -474,6 +455,7 @@ impl<'t> Contents<'t> {
         Ok(())
     }
 
+    /// Removes the content of an owner.
     fn remove(&mut self, owner: u64) -> Result<(), DbError> {
         if owner == NO_CHUNKS {
             return Ok(());
@@ -486,8 +468,8 @@ impl<'t> Contents<'t> {
     }
 }
 
-fn object_key(bucket: &str, key: &str) -> Vec<u8> {
-    [bucket.as_bytes(), b"\0", key.as_bytes()].concat()
+fn object_key(bucket: &str, key: impl AsRef<[u8]>) -> Vec<u8> {
+    [bucket.as_bytes(), b"\0", key.as_ref()].concat()
 }
 
 #[cfg(test)]

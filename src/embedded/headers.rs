@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::HeaderMap;
 use s3s::checksum::ChecksumHasher;
-use s3s::dto::{Checksum, ETag, Metadata, Timestamp};
+use s3s::dto::{ETag, Metadata, Timestamp};
 
 use super::db::{Attributes, Record};
 
@@ -94,19 +94,6 @@ pub(super) fn computed(hasher: ChecksumHasher) -> Attributes {
         sums.checksum_sha256,
     ];
     CHECKSUMS.iter().zip(values).filter_map(|(name, value)| Some(((*name).to_owned(), value?))).collect()
-}
-
-/// The checksums that were kept with an object.
-pub(super) fn checksums(record: &Record) -> Checksum {
-    let [crc32, crc32c, crc64nvme, sha1, sha256] = CHECKSUMS.map(|name| attribute(record, name));
-    Checksum {
-        checksum_crc32: crc32,
-        checksum_crc32c: crc32c,
-        checksum_crc64nvme: crc64nvme,
-        checksum_sha1: sha1,
-        checksum_sha256: sha256,
-        ..Checksum::default()
-    }
 }
 
 pub(super) fn etag(record: &Record) -> ETag {

@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use s3s::dto::{CommonPrefix, EncodingType, ListObjectsV2Input, ListObjectsV2Output, Object};
 use s3s::{S3Result, s3_error};
 
-use super::db::{After, Db, ListItem, ListQuery};
+use super::db::{Db, ListItem, ListQuery, behind_key};
 use super::headers::{as_i64, etag, modified};
 
 /// The largest page, and the default one.
@@ -33,24 +33,23 @@ pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<Li
         true => percent_encode(text.as_bytes(), PLAIN).to_string(),
         false => text,
     };
-    let after = match (&input.continuation_token, &input.start_after) {
-        (Some(token), _) => Some(
-            after_token(token)
-                .ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?,
-        ),
-        (None, Some(key)) => Some(After::Key(key.clone())),
-        (None, None) => None,
+    let from = match (&input.continuation_token, &input.start_after) {
+        (Some(token), _) => {
+            from_token(token).ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?
+        }
+        (None, Some(key)) => behind_key(key),
+        (None, None) => Vec::new(),
     };
-    let prefix = input.prefix.clone().unwrap_or_default();
     let query = ListQuery {
         bucket: input.bucket.clone(),
-        prefix,
+        prefix: input.prefix.clone().unwrap_or_default(),
         delimiter: input.delimiter.clone().filter(|delimiter| !delimiter.is_empty()),
-        after,
+        from,
         max: usize::try_from(max).unwrap_or(0),
     };
     let found = db.run(move |db| db.list(&query)).await?;
-    let next = found.items.last().filter(|_| found.truncated).map(|item| token(&item.after()));
+    // Where the next page starts, in base64 since that need not be text.
+    let next = found.next.map(|from| base64_simd::STANDARD.encode_to_string(from));
     let count = i32::try_from(found.items.len()).ok();
     let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());
     for item in found.items {
@@ -82,20 +81,6 @@ pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<Li
     })
 }
 
-/// A token is `k` or `g`, then the key or the group, in base64 since keys hold anything.
-fn token(after: &After) -> String {
-    let text = match after {
-        After::Key(key) => format!("k{key}"),
-        After::Group(group) => format!("g{group}"),
-    };
-    base64_simd::STANDARD.encode_to_string(text)
-}
-
-fn after_token(token: &str) -> Option<After> {
-    let text = String::from_utf8(base64_simd::STANDARD.decode_to_vec(token).ok()?).ok()?;
-    match text.split_at_checked(1)? {
-        ("k", key) => Some(After::Key(key.to_owned())),
-        ("g", group) if !group.is_empty() => Some(After::Group(group.to_owned())),
-        _ => None,
-    }
+fn from_token(token: &str) -> Option<Vec<u8>> {
+    base64_simd::STANDARD.decode_to_vec(token).ok().filter(|from| !from.is_empty())
 }

@@ -11,7 +11,7 @@ use super::conditions::{Conditions, strongly, write_condition};
 use super::db::{Attributes, Content, Db, DbError, Record, Refusal};
 use super::headers::{
     CACHE_CONTROL, CHECKSUMS, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, as_i64,
-    attribute, attributes, checksums, computed, etag, hasher, metadata, modified, promised_checksums,
+    attribute, attributes, computed, etag, hasher, metadata, modified, promised_checksums,
 };
 use super::pages::{self, MAX_KEYS};
 use super::parts::Uploads;
@@ -38,7 +38,7 @@ impl Service {
     async fn receive(
         &self,
         headers: &HeaderMap,
-        trailers: Option<&s3s::TrailingHeaders>,
+        trailers: Option<s3s::TrailingHeaders>,
         length: Option<i64>,
         content_md5: Option<String>,
         body: Option<StreamingBlob>,
@@ -61,7 +61,7 @@ impl Service {
                 }
             }
         }
-        if let Some(trailers) = trailers.and_then(s3s::TrailingHeaders::take) {
+        if let Some(trailers) = trailers.as_ref().and_then(s3s::TrailingHeaders::take) {
             sums.extend(promised_checksums(&trailers));
         }
         let sealed = upload.seal();
@@ -77,17 +77,31 @@ impl Service {
         Ok((sealed, sums))
     }
 
+    /// What a read finds, as of now.
+    async fn find(
+        &self,
+        bucket: String,
+        key: String,
+        conditions: &Conditions,
+    ) -> S3Result<(Record, Content)> {
+        let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
+        let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
+        conditions.check(&record)?;
+        Ok((record, content))
+    }
+
     /// What a copy reads, as of now.
-    async fn source(&self, source: &CopySource, conditions: Conditions) -> S3Result<(Record, Content)> {
+    async fn source(&self, source: &CopySource, headers: &HeaderMap) -> S3Result<(Record, Content)> {
         let CopySource::Bucket { bucket, key, version_id: None } = source else {
             return Err(s3_error!(NotImplemented, "a source is a bucket and a key"));
         };
-        let (bucket, key) = (bucket.to_string(), key.to_string());
-        let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
-        let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
+        let conditions = Conditions::of(headers, "x-amz-copy-source-")?;
+        let found = self.find(bucket.to_string(), key.to_string(), &conditions).await;
         // A copy that need not be made is no 304: there is nothing to show instead.
-        conditions.check(&record).map_err(|_| s3_error!(PreconditionFailed))?;
-        Ok((record, content))
+        found.map_err(|error| match error.code() {
+            S3ErrorCode::NotModified => s3_error!(PreconditionFailed),
+            _ => error,
+        })
     }
 
     async fn copied(&self, content: Content, range: std::ops::Range<u64>) -> S3Result<Sealed> {
@@ -111,6 +125,8 @@ impl Service {
     }
 }
 
+type Answer<T> = S3Result<S3Response<T>>;
+
 fn no_such_upload() -> S3Error {
     s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
 }
@@ -122,65 +138,63 @@ fn copy_range(range: &str, size: u64) -> Option<std::ops::Range<u64>> {
     (first <= last && last < size).then(|| first..last + 1)
 }
 
+/// What GET and HEAD tell of an object: the same, in two types.
+macro_rules! described {
+    ($output:ident, $record:ident) => {
+        $output {
+            accept_ranges: Some("bytes".to_owned()),
+            content_length: Some(as_i64($record.size)),
+            content_type: attribute(&$record, CONTENT_TYPE),
+            content_encoding: attribute(&$record, CONTENT_ENCODING),
+            content_language: attribute(&$record, CONTENT_LANGUAGE),
+            content_disposition: attribute(&$record, CONTENT_DISPOSITION),
+            cache_control: attribute(&$record, CACHE_CONTROL),
+            e_tag: Some(etag(&$record)),
+            last_modified: Some(modified(&$record)),
+            metadata: metadata(&$record),
+            ..$output::default()
+        }
+    };
+}
+
 #[async_trait::async_trait]
 impl S3 for Service {
-    async fn create_bucket(
-        &self,
-        req: S3Request<CreateBucketInput>,
-    ) -> S3Result<S3Response<CreateBucketOutput>> {
+    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
         let bucket = req.input.bucket;
         self.db.run(move |db| db.create_bucket(&bucket)).await?;
         Ok(S3Response::new(CreateBucketOutput::default()))
     }
 
-    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> Answer<HeadBucketOutput> {
         let bucket = req.input.bucket;
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
         Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
-    async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
         let input = req.input;
-        let (bucket, key) = (input.bucket, input.key);
-        let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
-        let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
-        Conditions {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
-        }
-        .check(&record)?;
+        let conditions = Conditions::of(&req.headers, "")?;
+        let (record, content) = self.find(input.bucket, input.key, &conditions).await?;
         let range = match &input.range {
             // A suffix of nothing is nothing, and HTTP has no empty range.
             Some(_) if record.size == 0 => return Err(s3_error!(InvalidRange)),
             Some(range) => range.check(record.size)?,
             None => 0..record.size,
         };
-        let mut output = GetObjectOutput {
-            accept_ranges: Some("bytes".to_owned()),
-            content_length: Some(as_i64(range.end - range.start)),
-            content_type: attribute(&record, CONTENT_TYPE),
-            content_encoding: attribute(&record, CONTENT_ENCODING),
-            content_language: attribute(&record, CONTENT_LANGUAGE),
-            content_disposition: attribute(&record, CONTENT_DISPOSITION),
-            cache_control: attribute(&record, CACHE_CONTROL),
-            e_tag: Some(etag(&record)),
-            last_modified: Some(modified(&record)),
-            metadata: metadata(&record),
-            ..GetObjectOutput::default()
-        };
+        let mut output = described!(GetObjectOutput, record);
+        output.content_length = Some(as_i64(range.end - range.start));
         let mut partial = None;
         if input.range.is_some() {
             output.content_range = Some(format!("bytes {}-{}/{}", range.start, range.end - 1, record.size));
             partial = Some(http::StatusCode::PARTIAL_CONTENT);
         } else if input.checksum_mode.is_some() {
-            let sums = checksums(&record);
-            output.checksum_crc32 = sums.checksum_crc32;
-            output.checksum_crc32c = sums.checksum_crc32c;
-            output.checksum_crc64nvme = sums.checksum_crc64nvme;
-            output.checksum_sha1 = sums.checksum_sha1;
-            output.checksum_sha256 = sums.checksum_sha256;
+            [
+                output.checksum_crc32,
+                output.checksum_crc32c,
+                output.checksum_crc64nvme,
+                output.checksum_sha1,
+                output.checksum_sha256,
+            ] = CHECKSUMS.map(|name| attribute(&record, name));
         }
         output.body = Some(body(self.db.clone(), content, range));
         let mut response = S3Response::new(output);
@@ -188,68 +202,32 @@ impl S3 for Service {
         Ok(response)
     }
 
-    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
-        let input = req.input;
-        let (bucket, key) = (input.bucket, input.key);
-        let found = self.db.run(move |db| db.head(&bucket, &key)).await?;
-        let record = found.ok_or_else(|| s3_error!(NoSuchKey))?;
-        Conditions {
-            if_match: input.if_match,
-            if_none_match: input.if_none_match,
-            if_modified_since: input.if_modified_since,
-            if_unmodified_since: input.if_unmodified_since,
-        }
-        .check(&record)?;
-        Ok(S3Response::new(HeadObjectOutput {
-            accept_ranges: Some("bytes".to_owned()),
-            content_length: Some(as_i64(record.size)),
-            content_type: attribute(&record, CONTENT_TYPE),
-            content_encoding: attribute(&record, CONTENT_ENCODING),
-            content_language: attribute(&record, CONTENT_LANGUAGE),
-            content_disposition: attribute(&record, CONTENT_DISPOSITION),
-            cache_control: attribute(&record, CACHE_CONTROL),
-            e_tag: Some(etag(&record)),
-            last_modified: Some(modified(&record)),
-            metadata: metadata(&record),
-            ..HeadObjectOutput::default()
-        }))
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> Answer<HeadObjectOutput> {
+        let conditions = Conditions::of(&req.headers, "")?;
+        let (record, _) = self.find(req.input.bucket, req.input.key, &conditions).await?;
+        Ok(S3Response::new(described!(HeadObjectOutput, record)))
     }
 
-    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
         let input = req.input;
         let condition = write_condition(input.if_match, input.if_none_match)?;
-        let (upload, sums) = self
-            .receive(
-                &req.headers,
-                req.trailing_headers.as_ref(),
-                input.content_length,
-                input.content_md5,
-                input.body,
-            )
-            .await?;
+        let (length, md5) = (input.content_length, input.content_md5);
+        let (upload, sums) =
+            self.receive(&req.headers, req.trailing_headers, length, md5, input.body).await?;
         let mut attributes = attributes(&req.headers, input.metadata);
         attributes.extend(sums);
         let record = upload.commit(&input.bucket, &input.key, attributes, condition).await?;
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() }))
     }
 
-    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
         let input = req.input;
         // The input has no fields for them.
-        let header = |name: &str| req.headers.get(name).and_then(|value| value.to_str().ok());
-        let wrong = |_| s3_error!(InvalidArgument, "the condition is wrong");
-        let if_match = header("if-match").map(str::parse).transpose().map_err(wrong)?;
-        let if_none_match = header("if-none-match").map(str::parse).transpose().map_err(wrong)?;
+        let Conditions { if_match, if_none_match, .. } = Conditions::of(&req.headers, "")?;
         let condition = write_condition(if_match, if_none_match)?;
         let replace =
             input.metadata_directive.as_ref().is_some_and(|d| d.as_str() == MetadataDirective::REPLACE);
-        let conditions = Conditions {
-            if_match: input.copy_source_if_match,
-            if_none_match: input.copy_source_if_none_match,
-            if_modified_since: input.copy_source_if_modified_since,
-            if_unmodified_since: input.copy_source_if_unmodified_since,
-        };
-        let (record, content) = self.source(&input.copy_source, conditions).await?;
+        let (record, content) = self.source(&input.copy_source, &req.headers).await?;
         if record.size > MAX_PUT_BYTES {
             return Err(s3_error!(InvalidRequest, "the source is too large to be copied in one request"));
         }
@@ -279,7 +257,7 @@ impl S3 for Service {
     async fn create_multipart_upload(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
-    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+    ) -> Answer<CreateMultipartUploadOutput> {
         let input = req.input;
         let bucket = input.bucket.clone();
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
@@ -293,36 +271,20 @@ impl S3 for Service {
         }))
     }
 
-    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
-        let (upload, _) = self
-            .receive(
-                &req.headers,
-                req.trailing_headers.as_ref(),
-                input.content_length,
-                input.content_md5,
-                input.body,
-            )
-            .await?;
+        let (length, md5) = (input.content_length, input.content_md5);
+        let (upload, _) = self.receive(&req.headers, req.trailing_headers, length, md5, input.body).await?;
         let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(e_tag), ..UploadPartOutput::default() }))
     }
 
-    async fn upload_part_copy(
-        &self,
-        req: S3Request<UploadPartCopyInput>,
-    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> Answer<UploadPartCopyOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
-        let conditions = Conditions {
-            if_match: input.copy_source_if_match,
-            if_none_match: input.copy_source_if_none_match,
-            if_modified_since: input.copy_source_if_modified_since,
-            if_unmodified_since: input.copy_source_if_unmodified_since,
-        };
-        let (record, content) = self.source(&input.copy_source, conditions).await?;
+        let (record, content) = self.source(&input.copy_source, &req.headers).await?;
         self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
         let range = match input.copy_source_range.as_deref() {
             Some(range) => copy_range(range, record.size)
@@ -345,7 +307,7 @@ impl S3 for Service {
     async fn complete_multipart_upload(
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
-    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+    ) -> Answer<CompleteMultipartUploadOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         let condition = write_condition(input.if_match, input.if_none_match)?;
@@ -368,11 +330,10 @@ impl S3 for Service {
             Ok((parts, upload.attributes.clone()))
         });
         let (parts, attributes) = found.ok_or_else(no_such_upload)??;
-        let all_but_the_last = parts.len().saturating_sub(1);
-        if parts.is_empty() {
+        let Some((_, all_but_the_last)) = parts.split_last() else {
             return Err(s3_error!(InvalidRequest, "You must specify at least one part"));
-        }
-        if parts[..all_but_the_last].iter().any(|part| part.stored.size < MIN_PART_BYTES) {
+        };
+        if all_but_the_last.iter().any(|part| part.stored.size < MIN_PART_BYTES) {
             return Err(s3_error!(EntityTooSmall));
         }
         let (uploads, id) = (self.uploads.clone(), input.upload_id);
@@ -402,7 +363,7 @@ impl S3 for Service {
     async fn abort_multipart_upload(
         &self,
         req: S3Request<AbortMultipartUploadInput>,
-    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+    ) -> Answer<AbortMultipartUploadOutput> {
         let input = req.input;
         let ended = self.uploads.end(&input.upload_id, (&input.bucket, &input.key));
         ended.ok_or_else(no_such_upload)?;
@@ -412,7 +373,7 @@ impl S3 for Service {
     async fn list_multipart_uploads(
         &self,
         req: S3Request<ListMultipartUploadsInput>,
-    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+    ) -> Answer<ListMultipartUploadsOutput> {
         let input = req.input;
         let bucket = input.bucket.clone();
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
@@ -431,10 +392,7 @@ impl S3 for Service {
         }))
     }
 
-    async fn delete_object(
-        &self,
-        req: S3Request<DeleteObjectInput>,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
         let (bucket, key, condition) = (req.input.bucket, req.input.key, req.input.if_match);
         let deleted = self
             .db
@@ -450,10 +408,7 @@ impl S3 for Service {
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
-    async fn delete_objects(
-        &self,
-        req: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
         let Delete { objects, quiet } = req.input.delete;
         if objects.len() > MAX_KEYS as usize {
             return Err(s3_error!(MalformedXML, "at most 1,000 keys can be deleted at once"));
@@ -490,10 +445,7 @@ impl S3 for Service {
         }))
     }
 
-    async fn list_objects_v2(
-        &self,
-        req: S3Request<ListObjectsV2Input>,
-    ) -> S3Result<S3Response<ListObjectsV2Output>> {
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {
         Ok(S3Response::new(pages::page(&self.db, req.input).await?))
     }
 }
@@ -707,7 +659,7 @@ mod tests {
             assert_eq!(code(refused), S3ErrorCode::PreconditionFailed);
             settled(&db, 1).await;
             assert_eq!(db.chunks(), 3);
-            assert_eq!(db.head(BUCKET, KEY).unwrap().unwrap().size, 3);
+            assert_eq!(db.snapshot(BUCKET, KEY).unwrap().unwrap().0.size, 3);
             match aborted {
                 true => abort(&service, &id).await.unwrap(),
                 false => complete(&service, &id, &parts, None).await.unwrap(),

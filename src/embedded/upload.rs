@@ -174,7 +174,7 @@ mod tests {
         drop(db);
         let db = Db::open(&file).unwrap();
         assert_eq!(db.chunks(), 1);
-        assert_eq!(db.head("bucket", "key").unwrap().unwrap().size, 1);
+        assert_eq!(db.snapshot("bucket", "key").unwrap().unwrap().0.size, 1);
     }
 
     /// A cancelled commit used to be able to leave a record without its chunks.

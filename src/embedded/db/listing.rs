@@ -2,8 +2,6 @@
 //!
 //! A group is skipped with one seek, however many keys are in it.
 
-use std::ops::Bound;
-
 use redb::ReadableDatabase;
 
 use super::{Db, DbError, OBJECTS, Record, object_key};
@@ -14,24 +12,17 @@ pub(in crate::embedded) struct ListQuery {
     pub(in crate::embedded) bucket: String,
     pub(in crate::embedded) prefix: String,
     pub(in crate::embedded) delimiter: Option<String>,
-    pub(in crate::embedded) after: Option<After>,
+    /// The least key to list. It need not be a key that could exist, nor be text.
+    pub(in crate::embedded) from: Vec<u8>,
     pub(in crate::embedded) max: usize,
-}
-
-/// Where a listing goes on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::embedded) enum After {
-    /// Behind this key.
-    Key(String),
-    /// Behind every key that begins so.
-    Group(String),
 }
 
 /// What was found, in key order.
 #[derive(Debug, Default)]
 pub(in crate::embedded) struct ListResult {
     pub(in crate::embedded) items: Vec<ListItem>,
-    pub(in crate::embedded) truncated: bool,
+    /// Where the listing goes on, if there is more.
+    pub(in crate::embedded) next: Option<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -41,12 +32,25 @@ pub(in crate::embedded) enum ListItem {
 }
 
 impl ListItem {
-    pub(in crate::embedded) fn after(&self) -> After {
+    /// The least key behind it.
+    fn behind(&self) -> Vec<u8> {
         match self {
-            Self::Object(key, _) => After::Key(key.clone()),
-            Self::Group(group) => After::Group(group.clone()),
+            Self::Object(key, _) => behind_key(key),
+            Self::Group(group) => {
+                let mut next = group.clone().into_bytes();
+                // Behind all keys that begin so. UTF-8 has no byte 0xFF: adding one is enough.
+                if let Some(last) = next.last_mut() {
+                    *last += 1;
+                }
+                next
+            }
         }
     }
+}
+
+/// The least key behind this one.
+pub(in crate::embedded) fn behind_key(key: &str) -> Vec<u8> {
+    [key.as_bytes(), b"\0"].concat()
 }
 
 impl Db {
@@ -56,42 +60,26 @@ impl Db {
         let mut result = ListResult::default();
         let skip = query.bucket.len() + 1;
         let prefix = object_key(&query.bucket, &query.prefix);
-        let mut from = match &query.after {
-            Some(After::Key(key)) => Bound::Excluded(object_key(&query.bucket, key)),
-            Some(After::Group(group)) => Bound::Included(successor(object_key(&query.bucket, group))),
-            None => Bound::Unbounded,
-        };
-        let first = match &from {
-            Bound::Included(at) | Bound::Excluded(at) => prefix > *at,
-            Bound::Unbounded => true,
-        };
-        if first {
-            from = Bound::Included(prefix.clone());
-        }
+        let mut from = object_key(&query.bucket, &query.from).max(prefix.clone());
         // Each turn starts behind a group of keys that share a delimiter, without touching them.
         'groups: loop {
-            let lower = match &from {
-                Bound::Included(at) => Bound::Included(at.as_slice()),
-                Bound::Excluded(at) => Bound::Excluded(at.as_slice()),
-                Bound::Unbounded => Bound::Unbounded,
-            };
-            for row in objects.range::<&[u8]>((lower, Bound::Unbounded))? {
+            for row in objects.range::<&[u8]>(from.as_slice()..)? {
                 let (full, row) = row?;
                 let full = full.value();
                 if !full.starts_with(&prefix) {
                     break 'groups;
                 }
                 if result.items.len() == query.max {
-                    result.truncated = query.max > 0;
+                    result.next = result.items.last().map(ListItem::behind);
                     break 'groups;
                 }
                 let key = String::from_utf8_lossy(&full[skip..]).into_owned();
                 let rest = &key[query.prefix.len()..];
                 match query.delimiter.as_deref().and_then(|d| Some(rest.find(d)? + d.len())) {
                     Some(end) => {
-                        let group = key[..query.prefix.len() + end].to_owned();
-                        from = Bound::Included(successor(object_key(&query.bucket, &group)));
-                        result.items.push(ListItem::Group(group));
+                        let group = ListItem::Group(key[..query.prefix.len() + end].to_owned());
+                        from = object_key(&query.bucket, group.behind());
+                        result.items.push(group);
                         continue 'groups;
                     }
                     None => result.items.push(ListItem::Object(key, Record::from_row(row.value()))),
@@ -101,12 +89,4 @@ impl Db {
         }
         Ok(result)
     }
-}
-
-/// The least key behind all keys with this prefix. UTF-8 has no byte 0xFF: adding one is enough.
-fn successor(mut prefix: Vec<u8>) -> Vec<u8> {
-    if let Some(last) = prefix.last_mut() {
-        *last += 1;
-    }
-    prefix
 }
