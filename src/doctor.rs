@@ -13,7 +13,7 @@ use tracing::instrument;
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind};
 use crate::mount::{Directory, Identity, Library, Location, Mount, MountSpec, Mounts, Owner, Session};
-use crate::store::{Reason, Store};
+use crate::store::{Reason, Store, Trouble};
 
 /// How a check went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -167,8 +167,16 @@ impl Line {
         self.broken |= matches!(reason, Reason::Timeout | Reason::Unreachable);
     }
 
-    fn note_error(&mut self, error: &Error) {
+    /// A check that failed with this error.
+    fn failed(&mut self, name: &'static str, error: &Error) -> Check {
         self.broken |= matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable);
+        Check::failed(name, error)
+    }
+
+    /// A check that the server did not answer as it should.
+    fn troubled(&mut self, name: &'static str, trouble: &Trouble) -> Check {
+        self.note(&trouble.reason);
+        Check::failed(name, &trouble.error)
     }
 }
 
@@ -203,7 +211,7 @@ impl SkillFs {
         let mounts = Mounts::of(session);
         let places = Place::all(&mounts);
         if let Some(why) = stop {
-            checks.extend(skipped_from_here(&why, versioning));
+            checks.extend(skipped_from_here(why, versioning));
             return checks;
         }
         let backend = self.session(session);
@@ -282,6 +290,11 @@ fn flag(library: &Library) -> String {
     format!("--{} {}", owner.identity().spec().flag, shell(owner.id()))
 }
 
+/// `1 key`, `2 keys`.
+pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// A word as a shell takes it.
 pub(crate) fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._@:+=/%,".contains(c);
@@ -299,13 +312,16 @@ fn aws(store: &Store, command: &str) -> String {
     }
 }
 
+/// The bucket as a policy names it.
+fn bucket_arn(store: &Store) -> String {
+    let bucket = store.name();
+    if bucket.starts_with("arn:") { bucket.to_owned() } else { format!("arn:aws:s3:::{bucket}") }
+}
+
 /// What a policy allows it for.
 fn arn(store: &Store, prefix: &str) -> String {
-    let bucket = store.name();
-    match bucket.starts_with("arn:") {
-        true => format!("`{bucket}/object/{prefix}*`"),
-        false => format!("`arn:aws:s3:::{bucket}/{prefix}*`"),
-    }
+    let object = if store.name().starts_with("arn:") { "object/" } else { "" };
+    format!("`{}/{object}{prefix}*`", bucket_arn(store))
 }
 
 #[cfg(test)]

@@ -1,9 +1,7 @@
 //! What everything else stands on: endpoint, bucket, region, credentials, clock. And versioning, which comes with it.
 
-use std::time::Duration;
-
 use super::{Check, aws, shell};
-use crate::error::shorten;
+use crate::error::{Error, shorten};
 use crate::store::{Heard, Reason, Store, Trouble, Versioning};
 
 /// A clock that is further off is worth a word, and S3 takes 15 minutes at most.
@@ -16,7 +14,7 @@ pub(super) struct Ground {
     pub(super) checks: Vec<Check>,
     pub(super) versioning: Check,
     /// Why nothing else can be asked.
-    pub(super) stop: Option<String>,
+    pub(super) stop: Option<&'static str>,
 }
 
 pub(super) async fn look(store: &Store) -> Ground {
@@ -48,12 +46,9 @@ pub(super) async fn look(store: &Store) -> Ground {
             Check::skipped("versioning", "")
         }
     };
-    let stop = trouble.as_ref().map(|trouble| because(&trouble.reason).to_owned());
-    let versioning = match &stop {
-        Some(why) => Check::skipped("versioning", &**why),
-        None => versioning,
-    };
-    let trouble = trouble.as_ref();
+    let stop = trouble.as_ref().map(|trouble| because(&trouble.reason));
+    let versioning = stop.map_or(versioning, |why| Check::skipped("versioning", why));
+    let trouble = trouble.as_ref().map(|trouble| (&trouble.reason, &trouble.error));
     let checks = vec![
         endpoint(store, trouble),
         bucket(store, &heard, trouble, may_ask),
@@ -63,6 +58,9 @@ pub(super) async fn look(store: &Store) -> Ground {
     ];
     Ground { checks, versioning, stop }
 }
+
+/// Why nothing else can be asked, and the error that says so.
+type Stop<'t> = Option<(&'t Reason, &'t Error)>;
 
 /// Why what comes behind it is not looked at.
 fn because(reason: &Reason) -> &'static str {
@@ -80,22 +78,19 @@ fn because(reason: &Reason) -> &'static str {
     }
 }
 
-fn endpoint(store: &Store, trouble: Option<&Trouble>) -> Check {
+fn endpoint(store: &Store, trouble: Stop<'_>) -> Check {
     match trouble {
-        Some(Trouble { reason: reason @ Reason::NoCredentials, .. }) => {
-            Check::skipped("endpoint", because(reason))
-        }
-        Some(Trouble {
-            reason:
-                Reason::Unreachable
-                | Reason::Timeout
-                | Reason::NotS3
-                | Reason::Missing
-                | Reason::Condition
-                | Reason::BehindTheEnd
-                | Reason::Other,
+        Some((reason @ Reason::NoCredentials, _)) => Check::skipped("endpoint", because(reason)),
+        Some((
+            Reason::Unreachable
+            | Reason::Timeout
+            | Reason::NotS3
+            | Reason::Missing
+            | Reason::Condition
+            | Reason::BehindTheEnd
+            | Reason::Other,
             error,
-        }) => Check::failed("endpoint", error),
+        )) => Check::failed("endpoint", error),
         _ if store.is_embedded() => Check::good("endpoint", "the embedded store, in this process"),
         _ => match store.endpoint() {
             Some(url) => Check::good("endpoint", format!("`{}` answers", shorten(url))),
@@ -104,17 +99,17 @@ fn endpoint(store: &Store, trouble: Option<&Trouble>) -> Check {
     }
 }
 
-fn bucket(store: &Store, heard: &Heard, trouble: Option<&Trouble>, may_ask: bool) -> Check {
+fn bucket(store: &Store, heard: &Heard, trouble: Stop<'_>, may_ask: bool) -> Check {
     let name = store.name();
     match trouble {
-        Some(Trouble { reason: Reason::NoBucket, .. }) => {
+        Some((Reason::NoBucket, _)) => {
             Check::wrong("bucket", format!("the bucket `{name}` does not exist")).fix(make(store, heard))
         }
-        Some(Trouble { reason: Reason::BadBucketName, error }) => Check::failed("bucket", error),
-        Some(Trouble { reason: Reason::OtherRegion(_), .. }) => {
+        Some((Reason::BadBucketName, error)) => Check::failed("bucket", error),
+        Some((Reason::OtherRegion(_), _)) => {
             Check::good("bucket", format!("`{name}` is there, in another region"))
         }
-        Some(Trouble { reason, .. }) => Check::skipped("bucket", because(reason)),
+        Some((reason, _)) => Check::skipped("bucket", because(reason)),
         None if may_ask => Check::good("bucket", format!("`{name}` is there")),
         None => Check::note(
             "bucket",
@@ -137,19 +132,19 @@ fn make(store: &Store, heard: &Heard) -> String {
     }
 }
 
-fn region(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+fn region(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     let asked = heard.region.as_deref().unwrap_or("?");
     match trouble {
-        Some(Trouble { reason: Reason::OtherRegion(Some(region)), .. }) => {
+        Some((Reason::OtherRegion(Some(region)), _)) => {
             Check::wrong("region", format!("the bucket lies in `{region}`, and `{asked}` was asked"))
                 .fix(format!("`--region {0}`, or `export AWS_REGION={0}`", shell(region)))
         }
-        Some(Trouble { reason: Reason::OtherRegion(None), .. }) => {
+        Some((Reason::OtherRegion(None), _)) => {
             let tell = aws(store, &format!("s3api get-bucket-location --bucket {}", shell(store.name())));
             Check::wrong("region", format!("the bucket lies in another region than `{asked}`"))
                 .fix(format!("{tell} tells which; then `--region REGION`, or `export AWS_REGION=REGION`"))
         }
-        Some(Trouble { reason, .. }) => Check::skipped("region", because(reason)),
+        Some((reason, _)) => Check::skipped("region", because(reason)),
         None if store.is_embedded() => Check::good("region", "the embedded store has none"),
         None => match &heard.bucket_region {
             Some(region) if region != asked => Check::note(
@@ -161,51 +156,49 @@ fn region(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
     }
 }
 
-fn credentials(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     let key = heard.key_end.as_ref().map_or("the access key".to_owned(), |end| format!("access key …{end}"));
     let wrong = |found: String, fix: &str| Check::wrong("credentials", found).fix(fix);
     match trouble {
-        Some(Trouble { reason: Reason::NoCredentials, error }) => Check::failed("credentials", error),
-        Some(Trouble { reason: Reason::UnknownKey, .. }) => wrong(
+        Some((Reason::NoCredentials, error)) => Check::failed("credentials", error),
+        Some((Reason::UnknownKey, _)) => wrong(
             format!("the storage does not know {key}"),
             "set AWS_ACCESS_KEY_ID, or AWS_PROFILE, to a key of this account; `aws configure list` shows where it comes from",
         ),
-        Some(Trouble { reason: Reason::BadSignature, .. }) => wrong(
+        Some((Reason::BadSignature, _)) => wrong(
             format!("the secret does not belong to {key}"),
             "set AWS_SECRET_ACCESS_KEY again, together with its AWS_ACCESS_KEY_ID; look for a character that is missing",
         ),
-        Some(Trouble { reason: Reason::Expired, .. }) => wrong(
+        Some((Reason::Expired, _)) => wrong(
             format!("the temporary credentials with {key} have expired"),
             "renew them: `aws sso login`, or whatever gave them to you; then set AWS_SESSION_TOKEN with its key and secret",
         ),
-        Some(Trouble { reason: Reason::BadToken, .. }) => wrong(
+        Some((Reason::BadToken, _)) => wrong(
             format!("the session token does not go with {key}"),
             "set AWS_SESSION_TOKEN together with its key and secret; for a permanent key `unset AWS_SESSION_TOKEN`",
         ),
         // Who may ask is looked at before what is asked for.
-        None | Some(Trouble { reason: Reason::NoBucket, .. }) if store.is_embedded() => {
+        None | Some((Reason::NoBucket, _)) if store.is_embedded() => {
             Check::good("credentials", "the embedded store's own")
         }
-        None | Some(Trouble { reason: Reason::NoBucket, .. }) => {
+        None | Some((Reason::NoBucket, _)) => {
             let kind = if heard.temporary { "temporary" } else { "permanent" };
             Check::good("credentials", format!("{key}, {kind}"))
         }
-        Some(Trouble { reason, .. }) => Check::skipped("credentials", because(reason)),
+        Some((reason, _)) => Check::skipped("credentials", because(reason)),
     }
 }
 
-fn clock(store: &Store, heard: &Heard, trouble: Option<&Trouble>) -> Check {
+fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     const SET: &str = "set the clock of this machine: `sudo timedatectl set-ntp true`";
-    let refused = matches!(trouble, Some(Trouble { reason: Reason::Skewed, .. }));
+    let refused = matches!(trouble, Some((Reason::Skewed, _)));
     match (heard.ahead, trouble) {
         // The page of a proxy has the proxy's time.
-        (_, Some(Trouble { reason: reason @ (Reason::NotS3 | Reason::Other), .. })) => {
-            Check::skipped("clock", because(reason))
-        }
+        (_, Some((reason @ (Reason::NotS3 | Reason::Other), _))) => Check::skipped("clock", because(reason)),
         (None, _) if refused => {
             Check::wrong("clock", "this machine's clock is off, and the storage refuses for it").fix(SET)
         }
-        (None, Some(Trouble { reason, .. })) => Check::skipped("clock", because(reason)),
+        (None, Some((reason, _))) => Check::skipped("clock", because(reason)),
         (None, None) if store.is_embedded() => Check::good("clock", "this machine's own"),
         (None, None) => Check::note("clock", "the storage does not tell the time"),
         (Some(ahead), _) => {
@@ -227,7 +220,7 @@ fn roughly(seconds: i64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
     const DAY: u64 = 24 * HOUR;
-    let seconds = Duration::from_secs(seconds.unsigned_abs()).as_secs();
+    let seconds = seconds.unsigned_abs();
     let (unit, name) = match seconds {
         0..90 => (1, "second"),
         90..5_400 => (MINUTE, "minute"),
@@ -252,12 +245,10 @@ fn versioning(store: &Store, heard: &Heard, told: Versioning) -> Check {
         _ => String::new(),
     };
     let bucket = shell(store.name());
-    Check::note("versioning", lost).fix(aws(
-        store,
-        &format!(
-            "s3api put-bucket-versioning --bucket {bucket} --versioning-configuration Status=Enabled{region}"
-        ),
-    ))
+    let command = format!(
+        "s3api put-bucket-versioning --bucket {bucket} --versioning-configuration Status=Enabled{region}"
+    );
+    Check::note("versioning", lost).fix(aws(store, &command))
 }
 
 #[cfg(test)]

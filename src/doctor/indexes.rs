@@ -1,6 +1,6 @@
 //! What kind of library it is, whether its index can be used, and whether others have changed its mirror.
 
-use super::{Check, Line, arn, flag, shell};
+use super::{Check, Line, arn, flag, plural, shell};
 use crate::admin::{LibraryKind, Overview};
 use crate::backend::S3Backend;
 use crate::error::ErrorKind;
@@ -35,26 +35,19 @@ pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Line
             let refused =
                 matches!(store.try_read(key.key()).await, Err(Trouble { reason: Reason::Refused, .. }));
             if !refused {
-                line.note_error(&error);
-                return Check::failed(NAME, &error);
+                return line.failed(NAME, &error);
             }
             let allow = arn(store, library.records().as_str());
             return Check::wrong(NAME, format!("`{}` may not be read", key.as_str()))
                 .fix(format!("allow s3:GetObject on {allow}"));
         }
-        Err(error) => {
-            line.note_error(&error);
-            return Check::failed(NAME, &error);
-        }
+        Err(error) => return line.failed(NAME, &error),
     };
     if overview.lost_index {
         return Check::wrong(NAME, "the library has releases and no index: it is read as plain")
             .fix(format!("`skillfs admin verify {flag}` lists the releases that it can be restored from"));
     }
-    let skills = match overview.skills {
-        1 => "1 skill".to_owned(),
-        skills => format!("{skills} skills"),
-    };
+    let skills = plural(overview.skills, "skill", "skills");
     match overview.kind {
         LibraryKind::Empty => {
             return Check::note(NAME, "the library is empty").fix(format!("`skillfs admin push DIR {flag}`"));
@@ -73,26 +66,15 @@ pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Line
                 0 => String::new(),
                 more => format!(" and {more} more"),
             };
-            let keys = match mirror.drift.len() {
-                1 => "1 key".to_owned(),
-                keys => format!("{keys} keys"),
-            };
-            return Check::warning(
-                NAME,
-                format!(
-                    "others have changed {keys}; no session sees these changes: {}{more}",
-                    names.join(", ")
-                ),
-            )
-            .fix(format!(
+            let keys = plural(mirror.drift.len() as u64, "key", "keys");
+            let names = names.join(", ");
+            let found = format!("others have changed {keys}; no session sees these changes: {names}{more}");
+            return Check::warning(NAME, found).fix(format!(
                 "`skillfs admin index {flag}` publishes them; `{repair} --overwrite` reverts them"
             ));
         }
         if mirror.behind > 0 {
-            let keys = match mirror.behind {
-                1 => "1 key of its mirror is".to_owned(),
-                keys => format!("{keys} keys of its mirror are"),
-            };
+            let keys = plural(mirror.behind, "key of its mirror is", "keys of its mirror are");
             let found = format!("release {} is published, but {keys} not up to date", overview.release);
             return Check::warning(NAME, found).fix(format!("`{repair}`, or push again"));
         }

@@ -1,6 +1,6 @@
 //! What the session may do, and what it may not: asked with its own credentials.
 
-use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, shell};
+use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, bucket_arn, shell};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ThreadId;
@@ -45,23 +45,20 @@ pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &m
     let of = place.name();
     let mut checks = Vec::new();
     let mut say = |check: Check| checks.push(check.of(of.clone()));
-    let (mut listed, mut found) = (None, None);
+    let (mut listed, mut found) = (false, None);
     if line.broken {
         say(Check::skipped("list", SILENT));
     } else {
         let answer = store.try_list(place.directory.prefix()).await;
         say(list(store, place, &answer));
         match answer {
-            Ok(key) => (listed, found) = (Some(true), key),
-            Err(trouble) => {
-                line.note(&trouble.reason);
-                listed = Some(false);
-            }
+            Ok(key) => (listed, found) = (true, key),
+            Err(trouble) => line.note(&trouble.reason),
         }
     }
     say(match line.broken {
         true => Check::skipped("read", SILENT),
-        false => read(store, place, listed == Some(true), found.as_deref(), line).await,
+        false => read(store, place, listed, found.as_deref(), line).await,
     });
     // `/skills` takes no writes, whoever asks.
     let mut written = None;
@@ -80,7 +77,7 @@ pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &m
             }
         });
     }
-    Rights { checks, listed: listed == Some(true), written }
+    Rights { checks, listed, written }
 }
 
 fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) -> Check {
@@ -90,11 +87,8 @@ fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) 
         Ok(None) => Check::good("list", format!("allowed: `{prefix}` has no files yet")),
         Err(Trouble { reason: Reason::Refused, .. }) => {
             Check::wrong("list", format!("refused: these credentials may not list `{prefix}`")).fix(format!(
-                "allow s3:ListBucket on {} where s3:prefix begins with `{prefix}`",
-                match store.name().starts_with("arn:") {
-                    true => format!("`{}`", store.name()),
-                    false => format!("`arn:aws:s3:::{}`", store.name()),
-                }
+                "allow s3:ListBucket on `{}` where s3:prefix begins with `{prefix}`",
+                bucket_arn(store)
             ))
         }
         Err(trouble) => Check::failed("list", &trouble.error),
@@ -127,10 +121,7 @@ async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, l
             format!("refused for a file that is not there, and `{prefix}` has none to tell by"),
         )
         .fix(format!("{allow}; if it is, put a file there and look again")),
-        Err(trouble) => {
-            line.note(&trouble.reason);
-            Check::failed("read", &trouble.error)
-        }
+        Err(trouble) => line.troubled("read", &trouble),
     }
 }
 
@@ -155,10 +146,7 @@ async fn write(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -
             Check::wrong("write", format!("refused: these credentials may not write below `{prefix}`"))
                 .fix(allow("s3:PutObject and s3:DeleteObject"))
         }
-        Probed::Not(trouble) => {
-            line.note(&trouble.reason);
-            Check::failed("write", &trouble.error)
-        }
+        Probed::Not(trouble) => line.troubled("write", &trouble),
         Probed::Lost(trouble) => {
             line.note(&trouble.reason);
             let found = format!("`{}` may be left behind: {}", key.as_str(), trouble.error.message());
@@ -171,13 +159,26 @@ fn remove(store: &Store, key: &WritableKey) -> String {
     aws(store, &format!("s3 rm {}", shell(&format!("s3://{}/{}", store.name(), key.as_str()))))
 }
 
-/// Makes an object, and takes it away again. In a task of its own: who goes away in between leaves nothing behind.
+/// Does work in a task of its own, to its end: who goes away in between leaves nothing behind.
+async fn to_the_end<T: Send + 'static>(
+    what: &str,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T> {
+    let last = LastWork::new();
+    let task = tokio::spawn(async move {
+        let done = work.await;
+        drop(last);
+        done
+    });
+    let failed = |error| Error::new(ErrorKind::Internal, format!("{what} failed")).with_source(error);
+    task.await.map_err(failed)
+}
+
+/// Makes an object, and takes it away again.
 async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
     let (store, key) = (store.clone(), key.clone());
-    let last = LastWork::new();
     let work = async move {
-        let made = store.try_create(&key, only_new).await;
-        let probed = match made {
+        match store.try_create(&key, only_new).await {
             Err(trouble) if surely_not(&trouble.reason) => Probed::Not(trouble),
             made => match (store.delete(&key).await, made) {
                 (Ok(()), Ok(())) => Probed::Gone,
@@ -185,18 +186,11 @@ async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
                 (Ok(()), Err(trouble)) => Probed::Not(trouble),
                 (Err(_), Err(trouble)) => Probed::Lost(trouble),
             },
-        };
-        drop(last);
-        probed
+        }
     };
-    match tokio::spawn(work).await {
-        Ok(probed) => probed,
-        Err(error) => Probed::Not(Trouble {
-            reason: Reason::Other,
-            error: Error::new(ErrorKind::Internal, "looking whether it may be written failed")
-                .with_source(error),
-        }),
-    }
+    to_the_end("looking whether it may be written", work)
+        .await
+        .unwrap_or_else(|error| Probed::Not(Trouble { reason: Reason::Other, error }))
 }
 
 /// Whether a write that failed so had no effect.
@@ -219,28 +213,17 @@ pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool
         Some(false) => return Check::skipped(NAME, "writing does not work"),
         Some(true) => {}
     }
-    // In a task of its own: who goes away in between leaves nothing behind.
-    let (asking, last) = (backend.clone(), LastWork::new());
-    let asked = tokio::spawn(async move {
-        let can = asking.capabilities().await;
-        drop(last);
-        can
-    });
-    let cut_off = |error| {
-        Err(Error::new(ErrorKind::Internal, "looking whether conditions are minded failed")
-            .with_source(error))
-    };
-    match asked.await.unwrap_or_else(cut_off) {
+    let asking = backend.clone();
+    let asked =
+        to_the_end("looking whether conditions are minded", async move { asking.capabilities().await });
+    match asked.await.flatten() {
         Ok(can) if can.conditional_writes => Check::good(NAME, MINDED),
         Ok(_) => Check::warning(
             NAME,
             "this server ignores them: edits, appends and publishing are refused, as others' changes could be lost",
         )
         .fix("use a server that has them, or accept it for each change: `--accept-lost-updates`"),
-        Err(error) => {
-            line.note_error(&error);
-            Check::failed(NAME, &error)
-        }
+        Err(error) => line.failed(NAME, &error),
     }
 }
 
@@ -313,6 +296,9 @@ impl Trespasses {
     }
 
     async fn write(&mut self, store: &Store, what: &str, key: WritableKey, line: &mut Line) {
+        if line.broken {
+            return;
+        }
         match probe(store, &key, true).await {
             Probed::Gone => self.allowed.push(what.to_owned()),
             Probed::Left(_) => {
@@ -348,9 +334,7 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
         found.note("it may read in another thread", store.try_read(other.key()).await, line);
     }
     // S3 may refuse to say of a file that it is missing; of writing it cannot be taken for anything else.
-    if !line.broken {
-        found.write(store, "it may write to another thread", other, line).await;
-    }
+    found.write(store, "it may write to another thread", other, line).await;
     // What the session itself sees, and is not to change.
     let libraries = session.user.clone().map(Library::User);
     let libraries = libraries.into_iter().chain(session.libraries.iter().cloned().map(Library::Shared));
@@ -371,9 +355,7 @@ async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<T
         }
     }
     for (what, key) in closed {
-        if !line.broken {
-            found.write(store, &what, key, line).await;
-        }
+        found.write(store, &what, key, line).await;
     }
     Ok(found)
 }
