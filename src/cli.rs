@@ -127,7 +127,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Ls { path, long, recursive } => {
             let listing =
                 if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
-            output.listing(&listing, long)?;
+            output.entries(&listing.entries, long)?;
             output.hidden(listing.hidden);
             output.mounts(&backend);
         }

@@ -9,7 +9,7 @@ use super::admin_args::AdminCommand;
 use super::args::Global;
 use super::blocking;
 use super::output::Output;
-use super::terminal::{BAD, GOOD, plural, print, print_json, visible};
+use super::terminal::{BAD, GOOD, plural, visible};
 use super::{import, libraries, publish};
 use crate::admin::RepairOptions;
 use crate::error::{Error, ErrorKind, Result};
@@ -31,35 +31,38 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         ));
     }
     match command {
-        AdminCommand::Validate { folders, lenient } => validate(folders, lenient, output).await,
-        AdminCommand::Index { how, publish } => publish::index(global, how, publish, output).await,
-        AdminCommand::Unpublish => publish::unpublish(global, output).await,
-        AdminCommand::Init { name, description, into } => {
-            libraries::init(name, description, into, output).await
+        AdminCommand::Validate { folders, lenient } => return validate(folders, lenient, output).await,
+        AdminCommand::Index { how, publish } => return publish::index(global, how, publish, output).await,
+        AdminCommand::Unpublish => return publish::unpublish(global, output).await,
+        AdminCommand::Push(args) => return publish::push(global, args, output).await,
+        AdminCommand::Diff(args) => return publish::diff(global, args, output).await,
+        AdminCommand::Import(args) => return import::run(global, args, output).await,
+        AdminCommand::Rollback { release, how } => {
+            return publish::rollback(global, release, how, output).await;
         }
-        AdminCommand::Push(args) => publish::push(global, args, output).await,
-        AdminCommand::Diff(args) => publish::diff(global, args, output).await,
-        AdminCommand::Import(args) => import::run(global, args, output).await,
-        AdminCommand::Rollback { release, how } => publish::rollback(global, release, how, output).await,
-        AdminCommand::Pin { skill, how } => publish::pin(global, &skill, how, output).await,
-        AdminCommand::Unpin { skill } => publish::unpin(global, &skill, output).await,
-        AdminCommand::Rm { skills, how } => publish::rm(global, skills, how, output).await,
-        AdminCommand::Pull { target, category, overwrite } => {
-            libraries::pull(global, target, category, overwrite, output).await
-        }
-        AdminCommand::Export { target, category, overwrite } => {
-            libraries::export(global, target, category, overwrite, output).await
-        }
+        AdminCommand::Pin { skill, how } => return publish::pin(global, &skill, how, output).await,
+        AdminCommand::Unpin { skill } => return publish::unpin(global, &skill, output).await,
+        AdminCommand::Rm { skills, how } => return publish::rm(global, skills, how, output).await,
         AdminCommand::Verify { repair, quick, overwrite, release } => {
             let mut options = RepairOptions::default();
             (options.read, options.overwrite, options.release) = (!quick, overwrite, release);
-            libraries::verify(global, repair, &options, output).await
+            return libraries::verify(global, repair, &options, output).await;
         }
-        AdminCommand::Releases => libraries::releases(global, output).await,
-        AdminCommand::List => libraries::list(global, output).await,
-        AdminCommand::Stats => libraries::stats(global, output).await,
-        AdminCommand::Prune => libraries::prune(global, output).await,
+        AdminCommand::Init { name, description, into } => {
+            libraries::init(name, description, into, output).await?;
+        }
+        AdminCommand::Pull { target, category, overwrite } => {
+            libraries::pull(global, target, category, overwrite, output).await?;
+        }
+        AdminCommand::Export { target, category, overwrite } => {
+            libraries::export(global, target, category, overwrite, output).await?;
+        }
+        AdminCommand::Releases => libraries::releases(global, output).await?,
+        AdminCommand::List => libraries::list(global, output).await?,
+        AdminCommand::Stats => libraries::stats(global, output).await?,
+        AdminCommand::Prune => libraries::prune(global, output).await?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether a command changes something in the bucket.
@@ -92,33 +95,20 @@ async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Resu
     for skill in &checked {
         let wrong = if lenient { skill.loaded.is_err() } else { !skill.problems.is_empty() };
         bad += u64::from(wrong);
-        if output.is_json() {
-            print_json(&Verdict::of(skill, lenient))?;
-        } else {
-            print(&verdict(skill, lenient))?;
-        }
+        output.emit(&Verdict::of(skill, lenient), || verdict(skill, lenient))?;
     }
     let good = checked.len() as u64 - bad;
-    output.note(&format!(
-        "{}, {}",
-        plural(good, "skill is fine", "skills are fine"),
-        plural(bad, "is not", "are not")
-    ));
+    let fine = plural(good, "skill is fine", "skills are fine");
+    output.note(&format!("{fine}, {}", plural(bad, "is not", "are not")));
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// One skill, for people.
 fn verdict(skill: &LocalSkill, lenient: bool) -> String {
     let path = visible(&skill.path.display().to_string(), false);
-    let mut text = String::new();
-    let (fine, lines): (bool, Vec<String>) = if lenient {
-        let said = match &skill.loaded {
-            Ok(document) => &document.diagnostics,
-            Err(diagnostics) => diagnostics,
-        };
-        (skill.loaded.is_ok(), said.iter().map(ToString::to_string).collect())
-    } else {
-        (skill.problems.is_empty(), skill.problems.clone())
+    let (fine, lines): (bool, Vec<String>) = match lenient {
+        true => (skill.loaded.is_ok(), diagnostics(skill).iter().map(ToString::to_string).collect()),
+        false => (skill.problems.is_empty(), skill.problems.clone()),
     };
     let word = match (fine, lenient) {
         (true, true) => format!("{GOOD}loads{GOOD:#}"),
@@ -126,7 +116,7 @@ fn verdict(skill: &LocalSkill, lenient: bool) -> String {
         (false, true) => format!("{BAD}does not load{BAD:#}"),
         (false, false) => format!("{BAD}not valid{BAD:#}"),
     };
-    text += &format!("{path}: {word}\n");
+    let mut text = format!("{path}: {word}\n");
     if let (true, Ok(document)) = (lenient, &skill.loaded) {
         text += &format!("  name         {}\n", visible(&document.manifest.name, false));
         text += &format!("  description  {}\n", visible(&document.manifest.description, false));
@@ -135,6 +125,13 @@ fn verdict(skill: &LocalSkill, lenient: bool) -> String {
         text += &format!("  - {}\n", visible(&line, false));
     }
     text
+}
+
+fn diagnostics(skill: &LocalSkill) -> &[Diagnostic] {
+    match &skill.loaded {
+        Ok(document) => &document.diagnostics,
+        Err(diagnostics) => diagnostics,
+    }
 }
 
 /// One skill, for machines.
@@ -156,10 +153,6 @@ struct Verdict<'a> {
 impl<'a> Verdict<'a> {
     fn of(skill: &'a LocalSkill, lenient: bool) -> Self {
         let document = skill.loaded.as_ref().ok().filter(|_| lenient);
-        let diagnostics = match &skill.loaded {
-            Ok(document) => &document.diagnostics,
-            Err(diagnostics) => diagnostics,
-        };
         Self {
             path: skill.path.display().to_string(),
             valid: skill.problems.is_empty(),
@@ -167,7 +160,7 @@ impl<'a> Verdict<'a> {
             loads: lenient.then_some(skill.loaded.is_ok()),
             name: document.map(|document| document.manifest.name.as_str()),
             description: document.map(|document| document.manifest.description.as_str()),
-            diagnostics: lenient.then_some(diagnostics),
+            diagnostics: lenient.then(|| diagnostics(skill)),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! `admin_args`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
@@ -115,10 +116,10 @@ pub(super) enum Command {
         /// What to read; `.md` is added where it is missing
         path: String,
         /// The first line, counted from 0
-        #[arg(long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         offset: Option<u64>,
         /// How many lines at most
-        #[arg(long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         limit: Option<u64>,
         /// Number the lines, from 1
         #[arg(short = 'n', long)]
@@ -243,7 +244,7 @@ pub(super) enum Command {
         #[arg(short, long)]
         long: bool,
         /// How many files at most
-        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = character_count, allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         max: usize,
     },
     /// Find lines in files: PATH:LINE:TEXT
@@ -265,13 +266,13 @@ pub(super) enum Command {
         #[arg(long, value_name = "G")]
         glob: Option<String>,
         /// Lines to show before and behind each match
-        #[arg(short = 'C', long, value_name = "N", default_value_t = 0, value_parser = character_count, allow_negative_numbers = true)]
+        #[arg(short = 'C', long, value_name = "N", default_value_t = 0, value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         context: usize,
         /// How many matches at most
-        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole_number, allow_negative_numbers = true)]
+        #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         max: u64,
         /// How many matches of one file at most
-        #[arg(short = 'm', long, value_name = "N", value_parser = whole_number, allow_negative_numbers = true)]
+        #[arg(short = 'm', long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         max_per_file: Option<u64>,
     },
     /// Find, describe and load skills
@@ -347,7 +348,7 @@ pub(super) enum SkillsCommand {
         #[arg(long, value_enum, default_value_t = Format::Markdown)]
         format: Format,
         /// The most characters it may have
-        #[arg(long, value_name = "CHARS", value_parser = character_count, allow_negative_numbers = true)]
+        #[arg(long, value_name = "CHARS", value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         budget: Option<usize>,
     },
     /// Print what changes whenever a skill, a category's description or the order of libraries does
@@ -417,11 +418,7 @@ pub(super) enum Format {
     Json,
 }
 
-fn character_count(text: &str) -> Result<usize, &'static str> {
-    text.parse().map_err(|_| "it must be a whole number, 0 or more")
-}
-
-fn whole_number(text: &str) -> Result<u64, &'static str> {
+fn whole_number<N: FromStr>(text: &str) -> Result<N, &'static str> {
     text.parse().map_err(|_| "it must be a whole number, 0 or more")
 }
 

@@ -9,15 +9,18 @@ use serde::Serialize;
 use super::args::Global;
 use super::connect::embedded_settings;
 use super::output::{Described, Output};
-use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, to_json, visible};
+use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, visible};
 use crate::admin::{IntoKind, PushOptions};
-use crate::backend::{Grep, S3Backend, SkillFs, Window};
+use crate::backend::{
+    Edited, GlobResult, Grep, GrepLine, GrepResult, S3Backend, SkillFs, TextFile, Window, Written,
+};
 use crate::config::{Freshness, Settings};
+use crate::doctor::shell;
 use crate::embedded::Embedded;
-use crate::entry::Entry;
+use crate::entry::{Entry, Listing};
 use crate::error::{Error, Result};
 use crate::id::{ThreadId, TicketId, UserId};
-use crate::mount::{Access, Library, Session};
+use crate::mount::{Access, Library, Mount, Session};
 use crate::skill::CatalogFormat;
 
 static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/skills");
@@ -45,9 +48,12 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     let fs = SkillFs::embedded(&embedded, &settings).await?;
     let objects = seed(&embedded, &settings.bucket).await?;
     let library = Library::User(UserId::parse(USER)?);
-    let mut options =
-        PushOptions { by: "demo".to_owned(), source: "samples".to_owned(), ..PushOptions::default() };
-    options.into = IntoKind::Published;
+    let options = PushOptions {
+        into: IntoKind::Published,
+        by: "demo".to_owned(),
+        source: "samples".to_owned(),
+        ..PushOptions::default()
+    };
     let plan = fs.plan_index(&library, &options).await?;
     fs.publish(&plan, &|_| ()).await?;
     let published = fs.requests();
@@ -166,30 +172,14 @@ impl Show {
         self.line(format!("\n{BOLD}{text}{BOLD:#}"))
     }
 
-    /// The call, with what it cost.
-    fn call(&self, call: &str, requests: u64) -> Result<()> {
-        let cost = match requests {
-            0 => "no request".to_owned(),
-            n => plural(n, "request", "requests"),
-        };
-        self.line(format!("\n  {ACCENT}{call}{ACCENT:#} {DIM}· {cost}{DIM:#}"))
-    }
-
-    fn refusal(&self, error: &Error) -> Result<()> {
-        self.line(format!("    {BAD}{}{BAD:#}: {}", error.kind(), visible(error.message(), false)))?;
-        match error.hint() {
-            Some(hint) => self.line(format!("    {DIM}hint: {}{DIM:#}", visible(hint, false))),
-            None => Ok(()),
-        }
-    }
-
-    /// Runs a call and counts its requests. What is left to show for people comes back.
-    async fn counted<T: Serialize>(
+    /// Makes a call, and shows it with what it cost and what came of it: `shown` has the lines for people.
+    async fn call<T: Serialize>(
         &self,
         call: &'static str,
         path: &str,
         work: impl Future<Output = Result<T>>,
-    ) -> Result<Option<T>> {
+        shown: impl FnOnce(T) -> Vec<String>,
+    ) -> Result<()> {
         let before = self.fs.requests();
         let done = work.await;
         let requests = (self.fs.requests() - before).total();
@@ -198,37 +188,40 @@ impl Show {
                 Ok(result) => (Some(result), None),
                 Err(error) => (None, Some(Described::from(error))),
             };
-            print(&(to_json(&Step { call, path, requests, result, error })? + "\n"))?;
-            return Ok(None);
+            return print_json(&Step { call, path, requests, result, error });
         }
-        self.call(&format!("{call}({path:?})"), requests)?;
-        match done {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => self.refusal(&error).map(|()| None),
-        }
+        let cost = match requests {
+            0 => "no request".to_owned(),
+            n => plural(n, "request", "requests"),
+        };
+        self.line(format!("\n  {ACCENT}{call}({path:?}){ACCENT:#} {DIM}· {cost}{DIM:#}"))?;
+        done.map_or_else(|error| refusal(&error), shown)
+            .iter()
+            .try_for_each(|line| self.line(format!("    {line}")))
     }
 
     async fn mounts(&self) -> Result<()> {
-        let Some(listing) = self.counted("ls", "/", self.backend.ls("/")).await? else { return Ok(()) };
-        for (entry, mount) in listing.entries.iter().zip(self.backend.mounts()) {
-            let access = match mount.access() {
-                Access::ReadOnly => "read-only",
-                Access::ReadWrite => "read and write",
+        let shown = |listing: Listing| {
+            let mounts = listing.entries.iter().zip(self.backend.mounts());
+            let line = |(entry, mount): (&Entry, &Mount)| {
+                let access = match mount.access() {
+                    Access::ReadOnly => "read-only",
+                    Access::ReadWrite => "read and write",
+                };
+                format!("{DIRECTORY}{:<12}{DIRECTORY:#} {DIM}{access}{DIM:#}", entry.path)
             };
-            self.line(format!("    {DIRECTORY}{:<12}{DIRECTORY:#} {DIM}{access}{DIM:#}", entry.path))?;
-        }
-        Ok(())
+            mounts.map(line).collect()
+        };
+        self.call("ls", "/", self.backend.ls("/"), shown).await
     }
 
     async fn ls(&self, path: &str) -> Result<()> {
-        let Some(listing) = self.counted("ls", path, self.backend.ls(path)).await? else { return Ok(()) };
-        for Entry { path, kind: _, size, .. } in &listing.entries {
-            match size {
-                Some(size) => self.line(format!("    {path:<56} {DIM}{size:>5} bytes{DIM:#}"))?,
-                None => self.line(format!("    {DIRECTORY}{path}{DIRECTORY:#}"))?,
-            }
-        }
-        Ok(())
+        let line = |Entry { path, size, .. }: &Entry| match size {
+            Some(size) => format!("{path:<56} {DIM}{size:>5} bytes{DIM:#}"),
+            None => format!("{DIRECTORY}{path}{DIRECTORY:#}"),
+        };
+        let shown = |listing: Listing| listing.entries.iter().map(line).collect();
+        self.call("ls", path, self.backend.ls(path), shown).await
     }
 
     async fn catalog(&self, category: &str, budget: usize) -> Result<()> {
@@ -236,84 +229,59 @@ impl Show {
             let library = self.backend.skills(Some(category)).await?;
             Ok(library.catalog(CatalogFormat::Markdown, Some(budget)).text)
         };
-        let Some(text) = self.counted("skills", category, work).await? else { return Ok(()) };
-        for line in text.lines() {
-            self.line(format!("    {DIM}│{DIM:#} {}", visible(line, false)))?;
-        }
-        Ok(())
+        let shown = |text: String| text.lines().map(quoted).collect();
+        self.call("skills", category, work, shown).await
     }
 
     async fn read(&self, path: &str, lines: u64) -> Result<()> {
         let window = Window { offset: 0, limit: Some(lines) };
-        let Some(file) = self.counted("read", path, self.backend.read_window(path, window)).await? else {
-            return Ok(());
+        let shown = |file: TextFile| {
+            let rest = match file.total_lines.unwrap_or(file.lines) - file.lines {
+                0 => String::new(),
+                more => format!(", {more} more"),
+            };
+            let lines = plural(file.lines, "line", "lines");
+            let end = format!("{DIM}└ {lines} of {}{rest}; {}{DIM:#}", file.path, file.encoding);
+            file.content.lines().map(|line| quoted(&cut(line))).chain([end]).collect()
         };
-        for line in file.content.lines() {
-            self.line(format!("    {DIM}│{DIM:#} {}", visible(&cut(line), false)))?;
-        }
-        let total = file.total_lines.unwrap_or(file.lines);
-        let rest = match total - file.lines {
-            0 => String::new(),
-            more => format!(", {more} more"),
-        };
-        let lines = plural(file.lines, "line", "lines");
-        self.line(format!("    {DIM}└ {lines} of {}{rest}; {}{DIM:#}", file.path, file.encoding))
+        self.call("read", path, self.backend.read_window(path, window), shown).await
     }
 
     async fn write(&self, path: &str, content: &'static str) -> Result<()> {
-        let Some(written) = self.counted("write", path, self.backend.write(path, content)).await? else {
-            return Ok(());
-        };
-        self.line(format!("    {} {DIM}{} bytes{DIM:#}", written.path, written.size))
+        self.call("write", path, self.backend.write(path, content), written).await
     }
 
     async fn edit(&self, path: &str, old: &str, new: &str) -> Result<()> {
-        let Some(edited) = self.counted("edit", path, self.backend.edit(path, old, new)).await? else {
-            return Ok(());
+        let shown = |edited: Edited| {
+            let count = plural(edited.replacements, "replacement", "replacements");
+            vec![format!("{count}: {DIM}{old} → {new}{DIM:#}")]
         };
-        let count = plural(edited.replacements, "replacement", "replacements");
-        self.line(format!("    {count}: {DIM}{old} → {new}{DIM:#}"))
+        self.call("edit", path, self.backend.edit(path, old, new), shown).await
     }
 
     async fn append(&self, path: &str, content: &'static str) -> Result<()> {
-        let Some(written) = self.counted("append", path, self.backend.append(path, content)).await? else {
-            return Ok(());
-        };
-        self.line(format!("    {} {DIM}{} bytes{DIM:#}", written.path, written.size))
+        self.call("append", path, self.backend.append(path, content), written).await
     }
 
     async fn glob(&self, pattern: &str) -> Result<()> {
-        let Some(found) = self.counted("glob", pattern, self.backend.glob(pattern, None)).await? else {
-            return Ok(());
-        };
-        for entry in found.entries {
-            self.line(format!("    {}", entry.path))?;
-        }
-        Ok(())
+        let shown = |found: GlobResult| found.entries.iter().map(|entry| entry.path.to_string()).collect();
+        self.call("glob", pattern, self.backend.glob(pattern, None), shown).await
     }
 
     async fn grep(&self, pattern: &str) -> Result<()> {
-        let query = Grep::new(pattern);
-        let Some(found) = self.counted("grep", pattern, self.backend.grep(&query)).await? else {
-            return Ok(());
+        let line = |GrepLine { path, line, text, .. }: &GrepLine| {
+            format!("{path}:{GOOD}{line}{GOOD:#}:{}", visible(&cut(text), false))
         };
-        for line in found.lines {
-            self.line(format!(
-                "    {}:{GOOD}{}{GOOD:#}:{}",
-                line.path,
-                line.line,
-                visible(&cut(&line.text), false)
-            ))?;
-        }
-        Ok(())
+        let shown = |found: GrepResult| found.lines.iter().map(line).collect();
+        self.call("grep", pattern, self.backend.grep(&Grep::new(pattern)), shown).await
     }
 
     async fn exists(&self, path: &str) -> Result<()> {
-        let Some(exists) = self.counted("exists", path, self.backend.exists(path)).await? else {
-            return Ok(());
+        let shown = |exists| {
+            let style = if exists { GOOD } else { DIM };
+            vec![format!("{style}{exists}{style:#}")]
         };
-        let style = if exists { GOOD } else { DIM };
-        self.line(format!("    {style}{exists}{style:#}"))
+        self.call("exists", path, self.backend.exists(path), shown).await
     }
 
     fn way_on(&self, global: &Global) -> Result<()> {
@@ -325,20 +293,25 @@ impl Show {
                 .line(format!("  {DIM}from a checkout: cargo run -- demo --embedded ./demo-data{DIM:#}"));
         };
         let bucket =
-            global.bucket.as_ref().map_or(String::new(), |name| format!(" --bucket {}", quoted(name)));
-        let directory = quoted(&visible(&directory.display().to_string(), false));
+            global.bucket.as_ref().map_or(String::new(), |name| format!(" --bucket {}", shell(name)));
+        let directory = shell(&visible(&directory.display().to_string(), false));
         let session = format!("skillfs --embedded {directory}{bucket} --user {USER} --thread {THREAD}");
         self.line(format!("  {session} tree /skills"))?;
         self.line(format!("  {session} --json ls -R /workspace"))
     }
 }
 
-/// As a shell takes it for one word.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/~+=:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
+/// A line of content.
+fn quoted(line: &str) -> String {
+    format!("{DIM}│{DIM:#} {}", visible(line, false))
+}
+
+fn written(written: Written) -> Vec<String> {
+    vec![format!("{} {DIM}{} bytes{DIM:#}", written.path, written.size)]
+}
+
+fn refusal(error: &Error) -> Vec<String> {
+    let what = format!("{BAD}{}{BAD:#}: {}", error.kind(), visible(error.message(), false));
+    let hint = error.hint().map(|hint| format!("{DIM}hint: {}{DIM:#}", visible(hint, false)));
+    [what].into_iter().chain(hint).collect()
 }

@@ -7,7 +7,7 @@ use anstyle::Style;
 use super::args::Global;
 use super::connect::{connect_with, role, session};
 use super::output::Output;
-use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, print, print_json, visible};
+use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, visible};
 use crate::doctor::{Check, Diagnosis, Verdict, shell};
 use crate::error::Result;
 
@@ -17,10 +17,7 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
     for check in &mut found.checks {
         check.fix = check.fix.take().map(|fix| here(&fix, global));
     }
-    match output.is_json() {
-        true => print_json(&found)?,
-        false => print(&table(&found))?,
-    }
+    output.emit(&found, || table(&found))?;
     Ok(if found.healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 

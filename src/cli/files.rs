@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use super::args::{Command, Source};
 use super::output::Output;
 use super::terminal::plural;
-use crate::backend::{Grep, Overwrite, S3Backend, WriteMode};
+use crate::backend::{Grep, Overwrite, S3Backend, Transferred, WriteMode};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
 /// How much is read at once.
@@ -60,15 +60,15 @@ pub(super) async fn run(
             output.done(&edited, &format!("{count} in {}", edited.path))?;
         }
         Command::Rm { path, recursive } => {
-            let deleted = match recursive {
-                true => backend.delete_recursive(&path).await?,
-                false => backend.delete(&path).await?,
-            };
-            let note = match recursive {
-                true => {
-                    format!("deleted {} at {}", plural(deleted.objects, "object", "objects"), deleted.path)
-                }
-                false => format!("deleted {}", deleted.path),
+            let (deleted, note) = if recursive {
+                let deleted = backend.delete_recursive(&path).await?;
+                let objects = plural(deleted.objects, "object", "objects");
+                let note = format!("deleted {objects} at {}", deleted.path);
+                (deleted, note)
+            } else {
+                let deleted = backend.delete(&path).await?;
+                let note = format!("deleted {}", deleted.path);
+                (deleted, note)
             };
             output.done(&deleted, &note)?;
             if deleted.left > 0 {
@@ -78,15 +78,11 @@ pub(super) async fn run(
         }
         Command::Cp { from, to, no_clobber, .. } => {
             let copied = backend.copy_with(&from, &to, overwrite(no_clobber)).await?;
-            let files = plural(copied.files, "file", "files");
-            output.done(&copied, &format!("copied {files} ({}) to {}", bytes(copied.bytes), copied.to))?;
-            output.left_behind(copied.hidden);
+            transferred("copied", &copied, output)?;
         }
         Command::Mv { from, to, no_clobber } => {
             let moved = backend.move_with(&from, &to, overwrite(no_clobber)).await?;
-            let files = plural(moved.files, "file", "files");
-            output.done(&moved, &format!("moved {files} ({}) to {}", bytes(moved.bytes), moved.to))?;
-            output.left_behind(moved.hidden);
+            transferred("moved", &moved, output)?;
         }
         Command::Glob { pattern, path, long, max } => {
             let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
@@ -120,6 +116,16 @@ pub(super) async fn run(
 
 fn overwrite(no_clobber: bool) -> Overwrite {
     if no_clobber { Overwrite::No } else { Overwrite::Yes }
+}
+
+fn transferred(word: &str, done: &Transferred, output: &Output) -> Result<()> {
+    let files = plural(done.files, "file", "files");
+    output.done(done, &format!("{word} {files} ({}) to {}", bytes(done.bytes), done.to))?;
+    // The document for machines tells them itself.
+    if !output.is_json() {
+        output.hidden(done.hidden);
+    }
+    Ok(())
 }
 
 fn bytes(count: u64) -> String {

@@ -4,62 +4,48 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::args::Global;
 use super::blocking;
 use super::connect::{connect, library};
 use super::output::Output;
-use super::terminal::{ACCENT, BAD, GOOD, plural, print, print_json, size, visible};
+use super::report::Whose;
+use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
 use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions, Severity};
 use crate::entry::format_time;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Library;
-use crate::source::{
-    Existing, FolderWritten, Format, SkillFiles, export as write_archive, new_skill, write_folder,
-};
+use crate::source::{Existing, Format, SkillFiles, export as write_archive, new_skill, write_folder};
 
-pub(super) async fn init(
-    name: String,
-    description: String,
-    into: PathBuf,
-    output: &Output,
-) -> Result<ExitCode> {
+pub(super) async fn init(name: String, description: String, into: PathBuf, output: &Output) -> Result<()> {
     let made = blocking(move || new_skill(&name, &description, &into)).await?;
-    #[derive(Serialize)]
-    struct Made<'a> {
-        path: std::borrow::Cow<'a, str>,
-    }
     let shown = made.display().to_string();
     let note = format!("made `{shown}`; edit its SKILL.md, then `skillfs admin validate {shown}`");
-    output.done(&Made { path: made.to_string_lossy() }, &note)?;
-    Ok(ExitCode::SUCCESS)
+    output.done(&json!({ "path": shown }), &note)
 }
 
-pub(super) async fn releases(global: &Global, output: &Output) -> Result<ExitCode> {
+pub(super) async fn releases(global: &Global, output: &Output) -> Result<()> {
     let library = library(global)?;
     let releases = connect(global, false, output).await?.releases(&library).await?;
-    if output.is_json() {
-        return lines(&releases);
-    }
-    let mut text = String::new();
-    let by = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).min(32);
-    for Release { release, at, by: who, source, created, updated, deleted, current, pinned, .. } in &releases
-    {
+    let width = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).min(32);
+    let line = |release: &Release| {
+        let Release { release, at, by, source, created, updated, deleted, current, pinned, .. } = release;
         let current = if *current { "*" } else { " " };
         let pins = if pinned.is_empty() { String::new() } else { format!("  pinned: {}", pinned.join(", ")) };
-        text += &format!(
-            "{current}{ACCENT}{release:>5}{ACCENT:#}  {}  {:<by$}  +{created} ~{updated} -{deleted}  {}{}\n",
+        format!(
+            "{current}{ACCENT}{release:>5}{ACCENT:#}  {}  {:<width$}  +{created} ~{updated} -{deleted}  {}{}\n",
             at.map(format_time).unwrap_or_default(),
-            visible(who, false),
+            visible(by, false),
             visible(source, false),
             visible(&pins, false)
-        );
-    }
-    print(&text)?;
+        )
+    };
+    output.emit_all(&releases, || releases.iter().map(line).collect())?;
     if releases.is_empty() {
         output.note(&format!("{library} has no releases; `admin push --publish` makes the first"));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 pub(super) async fn verify(
@@ -79,9 +65,7 @@ pub(super) async fn verify(
     progress.finish();
     let found = found?;
     let clean = found.is_clean();
-    if output.is_json() {
-        print_json(&found)?;
-    } else {
+    output.emit(&found, || {
         let mut text = String::new();
         for problem in &found.problems {
             let (word, style) = match problem.severity {
@@ -98,55 +82,38 @@ pub(super) async fn verify(
             );
         }
         let word = if clean { format!("{GOOD}fine{GOOD:#}") } else { format!("{BAD}not fine{BAD:#}") };
-        text += &format!(
-            "{library}: {word}; {}, {}, {} read\n",
-            plural(found.skills, "skill", "skills"),
-            plural(found.files, "file", "files"),
-            found.read
-        );
-        print(&text)?;
-    }
+        let skills = plural(found.skills, "skill", "skills");
+        let files = plural(found.files, "file", "files");
+        text + &format!("{library}: {word}; {skills}, {files}, {} read\n", found.read)
+    })?;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-pub(super) async fn prune(global: &Global, output: &Output) -> Result<ExitCode> {
+pub(super) async fn prune(global: &Global, output: &Output) -> Result<()> {
     let library = library(global)?;
     let pruned = connect(global, false, output).await?.prune(&library).await?;
-    let note = format!(
-        "deleted {} and {}, {}",
-        plural(pruned.releases, "old release", "old releases"),
-        plural(pruned.blobs, "blob", "blobs"),
-        size(pruned.bytes)
-    );
-    output.done(&pruned, &note)?;
-    Ok(ExitCode::SUCCESS)
+    let releases = plural(pruned.releases, "old release", "old releases");
+    let blobs = plural(pruned.blobs, "blob", "blobs");
+    output.done(&pruned, &format!("deleted {releases} and {blobs}, {}", size(pruned.bytes)))
 }
 
-pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
+pub(super) async fn list(global: &Global, output: &Output) -> Result<()> {
     let fs = connect(global, false, output).await?;
     if global.session.has_library() {
         let skills = fs.library_skills(&library(global)?).await?;
-        if output.is_json() {
-            return lines(&skills);
-        }
         let width = skills.iter().map(|skill| skill.path.as_str().chars().count()).max().unwrap_or(0).min(60);
-        let mut text = String::new();
-        for ListedSkill { path, files, bytes, release, pinned, .. } in &skills {
+        let line = |ListedSkill { path, files, bytes, release, pinned, .. }: &ListedSkill| {
             let from = match (release, pinned) {
                 (_, Some(pinned)) => format!("pinned to release {pinned}"),
                 (Some(release), None) => format!("release {release}"),
                 (None, None) => "plain".to_owned(),
             };
-            let path = visible(path.as_str(), false);
-            text += &format!(
-                "{path:<width$}  {:>10}  {:>10}  {from}\n",
-                plural(*files, "file", "files"),
-                size(*bytes)
-            );
-        }
-        print(&text)?;
+            let (path, files) = (visible(path.as_str(), false), plural(*files, "file", "files"));
+            format!("{path:<width$}  {files:>10}  {:>10}  {from}\n", size(*bytes))
+        };
+        output.emit_all(&skills, || skills.iter().map(line).collect())?;
         output.note(&plural(skills.len() as u64, "skill", "skills"));
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     let found = fs.libraries().await?;
     #[derive(Serialize)]
@@ -157,21 +124,15 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<ExitCode> {
     let users = found.users.iter().map(|id| Line { kind: "user", id: id.as_str() });
     let all: Vec<_> =
         users.chain(found.shared.iter().map(|id| Line { kind: "library", id: id.as_str() })).collect();
-    if output.is_json() {
-        return lines(&all);
-    }
-    let mut text = String::new();
-    for Line { kind, id } in &all {
-        text += &format!("{kind:<8} {}\n", visible(id, false));
-    }
-    print(&text)?;
+    let line = |Line { kind, id }: &Line<'_>| format!("{kind:<8} {}\n", visible(id, false));
+    output.emit_all(&all, || all.iter().map(line).collect())?;
     let users = plural(found.users.len() as u64, "user", "users");
     let shared = plural(found.shared.len() as u64, "shared library", "shared libraries");
     output.note(&format!("{users}, {shared}; name one with `--user` or `--library` to see its skills"));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
-pub(super) async fn stats(global: &Global, output: &Output) -> Result<ExitCode> {
+pub(super) async fn stats(global: &Global, output: &Output) -> Result<()> {
     let fs = connect(global, false, output).await?;
     let libraries = if global.session.has_library() {
         vec![library(global)?]
@@ -181,57 +142,50 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<ExitCode> 
         users.chain(found.shared.into_iter().map(Library::Shared)).collect()
     };
     #[derive(Serialize)]
-    struct Line {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        user: Option<String>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        library: Option<String>,
+    struct Line<'a> {
+        #[serde(flatten)]
+        whose: Whose<'a>,
         #[serde(flatten)]
         stats: LibraryStats,
     }
     let progress = output.progress("libraries");
+    progress.set_length(libraries.len() as u64);
     let mut all = Vec::new();
-    for (at, library) in libraries.iter().enumerate() {
-        progress.set(at as u64, libraries.len() as u64);
-        let stats = fs.library_stats(library).await?;
-        let (user, library) = match library {
-            Library::User(user) => (Some(user.to_string()), None),
-            Library::Shared(library) => (None, Some(library.to_string())),
-        };
-        all.push(Line { user, library, stats });
+    for library in &libraries {
+        all.push(Line { whose: library.into(), stats: fs.library_stats(library).await? });
+        progress.inc(1);
     }
-    progress.finish();
-    if output.is_json() {
-        return lines(&all);
-    }
-    let mut text = format!(
-        "{:<32} {:<9} {:>7} {:>7} {:>10} {:>7} {:>8} {:>10}\n",
-        "library", "kind", "skills", "files", "size", "release", "listed", "stored"
-    );
-    for Line { user, library, stats } in &all {
-        let name = match (user, library) {
-            (Some(user), _) => format!("user {user}"),
-            (None, library) => format!("library {}", library.as_deref().unwrap_or_default()),
+    progress.finish_and_clear();
+    let row = |[name, kind, skills, files, bytes, release, listed, stored]: [&str; 8]| {
+        format!(
+            "{name:<32} {kind:<9} {skills:>7} {files:>7} {bytes:>10} {release:>7} {listed:>8} {stored:>10}\n"
+        )
+    };
+    let line = |Line { whose, stats }: &Line<'_>| {
+        let name = match whose {
+            Whose::User(user) => format!("user {user}"),
+            Whose::Library(library) => format!("library {library}"),
         };
         let kind = match stats.kind {
             LibraryKind::Empty => "empty",
             LibraryKind::Plain => "plain",
             LibraryKind::Published => "published",
         };
-        text += &format!(
-            "{:<32} {:<9} {:>7} {:>7} {:>10} {:>7} {:>8} {:>10}\n",
-            visible(&name, false),
+        row([
+            &visible(&name, false),
             kind,
-            stats.skills,
-            stats.files,
-            size(stats.bytes),
-            stats.release,
-            stats.releases,
-            size(stats.blob_bytes)
-        );
-    }
-    print(&text)?;
-    Ok(ExitCode::SUCCESS)
+            &stats.skills.to_string(),
+            &stats.files.to_string(),
+            &size(stats.bytes),
+            &stats.release.to_string(),
+            &stats.releases.to_string(),
+            &size(stats.blob_bytes),
+        ])
+    };
+    output.emit_all(&all, || {
+        let head = row(["library", "kind", "skills", "files", "size", "release", "listed", "stored"]);
+        head + &all.iter().map(line).collect::<String>()
+    })
 }
 
 pub(super) async fn pull(
@@ -240,14 +194,13 @@ pub(super) async fn pull(
     category: Option<String>,
     overwrite: bool,
     output: &Output,
-) -> Result<ExitCode> {
+) -> Result<()> {
     let library = library(global)?;
-    let fs = connect(global, false, output).await?;
     let existing = if overwrite { Existing::Replace } else { Existing::Refuse };
-    let skills = read_all(&fs, &library, category.as_deref(), output).await?;
+    let skills = read_all(global, &library, category.as_deref(), output).await?;
     let count = skills.iter().filter(|skill| skill.skill_file().is_some()).count() as u64;
     let folder = target.clone();
-    let written: FolderWritten = blocking(move || write_folder(&skills, &folder, existing)).await?;
+    let written = blocking(move || write_folder(&skills, &folder, existing)).await?;
     let note = format!(
         "wrote {} to `{}`: {}, {} there already",
         plural(count, "skill", "skills"),
@@ -255,8 +208,7 @@ pub(super) async fn pull(
         plural(written.written, "file", "files"),
         written.unchanged
     );
-    output.done(&written, &note)?;
-    Ok(ExitCode::SUCCESS)
+    output.done(&written, &note)
 }
 
 pub(super) async fn export(
@@ -265,11 +217,10 @@ pub(super) async fn export(
     category: Option<String>,
     overwrite: bool,
     output: &Output,
-) -> Result<ExitCode> {
+) -> Result<()> {
     let library = library(global)?;
     let format = format_of(&target)?;
-    let fs = connect(global, false, output).await?;
-    let mut skills = read_all(&fs, &library, category.as_deref(), output).await?;
+    let mut skills = read_all(global, &library, category.as_deref(), output).await?;
     skills.retain(|skill| skill.skill_file().is_some());
     let file = target.clone();
     let exported = blocking(move || {
@@ -297,8 +248,7 @@ pub(super) async fn export(
     })
     .await?;
     let count = plural(exported.skills.len() as u64, "skill", "skills");
-    output.done(&exported, &format!("exported {count} to `{}`", target.display()))?;
-    Ok(ExitCode::SUCCESS)
+    output.done(&exported, &format!("exported {count} to `{}`", target.display()))
 }
 
 fn format_of(target: &Path) -> Result<Format> {
@@ -316,11 +266,12 @@ fn format_of(target: &Path) -> Result<Format> {
 }
 
 async fn read_all(
-    fs: &crate::backend::SkillFs,
+    global: &Global,
     library: &Library,
     category: Option<&str>,
     output: &Output,
 ) -> Result<Vec<SkillFiles>> {
+    let fs = connect(global, false, output).await?;
     let progress = output.transfer();
     let mut skills = Vec::new();
     let take = |skill: SkillFiles| {
@@ -331,11 +282,4 @@ async fn read_all(
     progress.finish();
     read?;
     Ok(skills)
-}
-
-fn lines(all: &[impl Serialize]) -> Result<ExitCode> {
-    for one in all {
-        print_json(one)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }

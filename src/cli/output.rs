@@ -1,17 +1,21 @@
 //! What a command shows: listings, files, matches, notes and failures, as text for people or as JSON.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anstyle::Style;
+use indicatif::ProgressBar;
 use serde::Serialize;
+use serde_json::json;
 
-use super::progress::{Progress, Transfer};
+use super::progress::{self, Transfer};
 use super::terminal::{
-    ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_raw, to_json, visible,
+    ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_json_lines, print_raw,
+    to_json, visible,
 };
 use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
-use crate::entry::{Entry, Listing, Tree, format_time};
+use crate::entry::{Entry, Tree, format_time};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Identity;
 use crate::path::VirtualPath;
@@ -50,25 +54,29 @@ impl Output {
 
     /// That there is more than was shown.
     pub(super) fn truncated(&self, note: &str) {
-        if self.json {
-            // Nothing is lost when nobody listens.
-            let _ = writeln!(anstream::stderr(), "{{\"truncated\":true}}");
-        } else {
-            self.note(note);
+        match self.json {
+            true => aside(&json!({ "truncated": true })),
+            false => self.note(note),
         }
     }
 
+    /// One document for machines, or a text for people.
+    pub(super) fn emit(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+        if self.json { print_json(document) } else { print(&text()) }
+    }
+
+    /// A list: one document a line for machines, or a text for people.
+    pub(super) fn emit_all(&self, documents: &[impl Serialize], text: impl FnOnce() -> String) -> Result<()> {
+        if self.json { print_json_lines(documents) } else { print(&text()) }
+    }
+
     pub(super) fn grep(&self, found: &GrepResult, context: bool, max: u64) -> Result<()> {
-        let mut text = String::new();
         if self.json {
-            for line in &found.lines {
-                text += &to_json(line)?;
-                text.push('\n');
-            }
-            print_raw(text.as_bytes())?;
+            print_json_lines(&found.lines)?;
         } else {
             let (path_style, line_style) =
                 if self.terminal { (FOUND_IN, GOOD) } else { (Style::new(), Style::new()) };
+            let mut text = String::new();
             let mut before: Option<&GrepLine> = None;
             for line in &found.lines {
                 let next = |b: &GrepLine| b.path == line.path && b.line + 1 == line.line;
@@ -76,15 +84,13 @@ impl Output {
                     text += "--\n";
                 }
                 let (path, mark) = (self.name(line.path.as_str()), if line.context { '-' } else { ':' });
-                let shown = if self.terminal { visible(&line.text, true) } else { line.text.clone() };
-                let number = line.line;
+                let (number, shown) = (line.line, self.shown(&line.text));
                 text += &format!(
                     "{path_style}{path}{path_style:#}{mark}{line_style}{number}{line_style:#}{mark}{shown}\n"
                 );
                 before = Some(line);
             }
-            // In a pipe content goes out as it is, whatever stands in it.
-            if self.terminal { print(&text)? } else { print_raw(text.as_bytes())? }
+            self.print_content(text)?;
         }
         self.not_searched(found, max);
         Ok(())
@@ -95,9 +101,7 @@ impl Output {
         let GrepResult { truncated, binary, not_searched, .. } = found;
         if self.json {
             if *truncated || *binary > 0 || !not_searched.is_empty() {
-                let told = NotTold { truncated: *truncated, binary: *binary, not_searched };
-                // Nothing is lost when nobody listens.
-                let _ = writeln!(anstream::stderr(), "{}", to_json(&told).unwrap_or_default());
+                aside(&NotTold { truncated: *truncated, binary: *binary, not_searched });
             }
             return;
         }
@@ -119,19 +123,12 @@ impl Output {
         }
     }
 
-    pub(super) fn listing(&self, listing: &Listing, long: bool) -> Result<()> {
-        self.entries(&listing.entries, long)
+    pub(super) fn entries(&self, entries: &[Entry], long: bool) -> Result<()> {
+        self.emit_all(entries, || self.table(entries, long))
     }
 
-    pub(super) fn entries(&self, entries: &[Entry], long: bool) -> Result<()> {
+    fn table(&self, entries: &[Entry], long: bool) -> String {
         let mut text = String::new();
-        if self.json {
-            for entry in entries {
-                text += &to_json(entry)?;
-                text.push('\n');
-            }
-            return print_raw(text.as_bytes());
-        }
         let sizes: Vec<String> =
             entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
         let width = sizes.iter().map(String::len).max().unwrap_or(0);
@@ -144,99 +141,94 @@ impl Output {
             text += &self.path(entry);
             text.push('\n');
         }
-        print(&text)
+        text
     }
 
     pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
-        if self.json {
-            return print_json(entry);
-        }
         let mut rows = vec![("path", self.name(entry.path.as_str()))];
         rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
         rows.extend(entry.size.map(|size| ("size", format!("{size} bytes"))));
         rows.extend(entry.modified.map(|time| ("modified", format_time(time))));
         rows.extend(entry.etag.as_ref().map(|etag| ("etag", self.name(etag))));
-        let text: String =
-            rows.iter().map(|(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n")).collect();
-        print(&text)
+        let row = |(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n");
+        self.emit(entry, || rows.into_iter().map(row).collect())
     }
 
     pub(super) fn exists(&self, path: &VirtualPath, exists: bool) -> Result<()> {
-        match self.json {
-            true => print_json(&Exists { path, exists }),
-            false => print(&format!("{exists}\n")),
+        /// The keys of JSON are a promise, and so is their order.
+        #[derive(Serialize)]
+        struct Exists<'a> {
+            path: &'a VirtualPath,
+            exists: bool,
         }
+        self.emit(&Exists { path, exists }, || format!("{exists}\n"))
     }
 
     pub(super) fn text(&self, file: &TextFile, number: bool) -> Result<()> {
         if self.json {
             return print_json(file);
         }
-        let content = if self.terminal { visible(&file.content, true) } else { file.content.clone() };
-        // In a pipe content goes out as it is, whatever stands in it.
-        let style = if self.terminal { DIM } else { Style::new() };
-        let lines = content.split_inclusive('\n').zip(1u64..);
-        let numbered: String = match number {
-            true => lines
+        let mut text = self.shown(&file.content);
+        if number {
+            let style = if self.terminal { DIM } else { Style::new() };
+            let lines = text.split_inclusive('\n').zip(1u64..);
+            text = lines
                 .map(|(line, n)| format!("{style}{:>6}{style:#}  {line}", file.offset.saturating_add(n)))
-                .collect(),
-            false => String::new(),
-        };
-        match number {
-            true if self.terminal => print(&numbered)?,
-            true => print_raw(numbered.as_bytes())?,
-            false => print_raw(content.as_bytes())?,
+                .collect();
         }
-        if self.terminal && !content.is_empty() && !content.ends_with('\n') {
-            print_raw(b"\n")?;
-        }
+        self.print_content(text)?;
         self.where_it_is(file);
         Ok(())
     }
 
-    /// Content as it is in a pipe, and as it is safe on a terminal.
     pub(super) fn content(&self, text: &str) -> Result<()> {
-        let mut text = if self.terminal { visible(text, true) } else { text.to_owned() };
-        if self.terminal && !text.is_empty() && !text.ends_with('\n') {
+        self.print_content(self.shown(text))
+    }
+
+    /// Content as it is in a pipe, and as it is safe on a terminal.
+    fn shown(&self, content: &str) -> String {
+        if self.terminal { visible(content, true) } else { content.to_owned() }
+    }
+
+    /// Prints what is `shown`. In a pipe content goes out as it is, whatever stands in it.
+    fn print_content(&self, mut text: String) -> Result<()> {
+        if !self.terminal {
+            return print_raw(text.as_bytes());
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
             text.push('\n');
         }
-        print_raw(text.as_bytes())
+        print(&text)
     }
 
     /// Which part of the file that was, unless it was all of it.
     fn where_it_is(&self, file: &TextFile) {
         let (first, last) = (file.offset.saturating_add(1), file.offset.saturating_add(file.lines));
         let of = file.total_lines.map_or(String::new(), |total| format!(" of {total}"));
-        let lines = if file.lines == 1 {
-            format!("line {first}{of}")
-        } else {
-            format!("lines {first} to {last}{of}")
+        let lines = match file.lines {
+            1 => format!("line {first}{of}"),
+            _ => format!("lines {first} to {last}{of}"),
         };
-        match (file.lines, file.next_offset, file.total_lines) {
-            (0, None, Some(total)) if file.offset > 0 => {
+        match (file.next_offset, file.total_lines) {
+            (None, Some(total)) if file.lines == 0 && file.offset > 0 => {
                 self.note(&format!("nothing there: the file has {}", plural(total, "line", "lines")));
             }
-            (0, ..) | (_, None, _) => {}
-            (_, Some(next), Some(_)) => self.note(&format!("{lines}; go on with --offset {next}")),
-            (_, Some(next), None) => {
-                self.note(&format!("{lines}, and there are more; go on with --offset {next}"));
+            (Some(next), total) if file.lines > 0 => {
+                let more = if total.is_none() { ", and there are more" } else { "" };
+                self.note(&format!("{lines}{more}; go on with --offset {next}"));
             }
+            _ => {}
         }
     }
 
     pub(super) fn tree(&self, tree: &Tree) -> Result<()> {
-        if self.json {
-            return print_json(tree);
-        }
-        let mut text = self.path(&tree.entry) + "\n";
-        self.branches(&tree.children, "", &mut text);
-        let (directories, files) = tree.count();
-        text += &format!(
-            "\n{}, {}\n",
-            plural(directories, "directory", "directories"),
-            plural(files, "file", "files")
-        );
-        print(&text)
+        self.emit(tree, || {
+            let mut text = self.path(&tree.entry) + "\n";
+            self.branches(&tree.children, "", &mut text);
+            let (directories, files) = tree.count();
+            let directories = plural(directories, "directory", "directories");
+            text + &format!("\n{directories}, {}\n", plural(files, "file", "files"))
+        })
     }
 
     fn branches(&self, children: &[Tree], indent: &str, text: &mut String) {
@@ -259,18 +251,10 @@ impl Output {
         }
     }
 
-    /// A note about keys that were not copied; the document for machines tells them itself.
-    pub(super) fn left_behind(&self, hidden: u64) {
-        if !self.json {
-            self.hidden(hidden);
-        }
-    }
-
     /// A note about keys that exist and cannot be named.
     pub(super) fn hidden(&self, hidden: u64) {
         if hidden > 0 && self.json {
-            // Nothing is lost when nobody listens.
-            let _ = writeln!(anstream::stderr(), "{{\"hidden\":{hidden}}}");
+            aside(&json!({ "hidden": hidden }));
         } else if hidden > 0 {
             let keys = plural(
                 hidden,
@@ -290,8 +274,8 @@ impl Output {
     }
 
     /// How far long work is; shown on a terminal only.
-    pub(super) fn progress(&self, what: &str) -> Progress {
-        Progress::new(self.shows_progress(), what)
+    pub(super) fn progress(&self, what: &str) -> ProgressBar {
+        progress::counted(self.shows_progress(), what)
     }
 
     /// The same for files that are sent or read.
@@ -339,15 +323,7 @@ pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
     }
     let SessionCredentials { access_key_id, secret_access_key, session_token, expires, .. } = credentials;
     let expiration = format_time(*expires);
-    print(&to_json(&Process { version: 1, access_key_id, secret_access_key, session_token, expiration })?)?;
-    print("\n")
-}
-
-/// The keys of JSON are a promise, and so is their order.
-#[derive(Serialize)]
-struct Exists<'a> {
-    path: &'a VirtualPath,
-    exists: bool,
+    print_json(&Process { version: 1, access_key_id, secret_access_key, session_token, expiration })
 }
 
 #[derive(Serialize)]
@@ -355,11 +331,6 @@ struct NotTold<'a> {
     truncated: bool,
     binary: u64,
     not_searched: &'a [NotSearched],
-}
-
-#[derive(Serialize)]
-struct Failure<'a> {
-    error: Described<'a>,
 }
 
 #[derive(Serialize)]
@@ -376,16 +347,19 @@ impl<'a> From<&'a Error> for Described<'a> {
     }
 }
 
+/// What a document cannot say: on stderr, for machines. Nothing is lost when nobody listens.
+fn aside(document: &impl Serialize) {
+    let _ = writeln!(anstream::stderr(), "{}", to_json(document).unwrap_or_default());
+}
+
 fn print_failure(json: bool, error: Described<'_>) {
-    let mut stderr = anstream::stderr();
+    if json {
+        return aside(&BTreeMap::from([("error", error)]));
+    }
+    let hint = error.hint.map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
+    let message = visible(error.message, false);
     // Nothing more can be done when nobody listens.
-    let _ = if json {
-        writeln!(stderr, "{}", to_json(&Failure { error }).unwrap_or_default())
-    } else {
-        let hint = error.hint.map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
-        let message = visible(error.message, false);
-        writeln!(stderr, "{BAD}error{BAD:#}: {message}{}", hint.unwrap_or_default())
-    };
+    let _ = writeln!(anstream::stderr(), "{BAD}error{BAD:#}: {message}{}", hint.unwrap_or_default());
 }
 
 /// Arguments that are wrong, or a call for help.

@@ -11,21 +11,8 @@ use crate::admin::PushProgress;
 use crate::ambient::Instant;
 
 /// Long work on its way.
-pub(super) struct Progress(ProgressBar);
-
-impl Progress {
-    pub(super) fn new(shown: bool, what: &str) -> Self {
-        Self(bar(shown, &format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left")))
-    }
-
-    pub(super) fn set(&self, done: u64, total: u64) {
-        self.0.set_length(total);
-        self.0.set_position(done);
-    }
-
-    pub(super) fn finish(&self) {
-        self.0.finish_and_clear();
-    }
+pub(super) fn counted(shown: bool, what: &str) -> ProgressBar {
+    bar(shown, &format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left"))
 }
 
 /// Files on their way: how many, how many bytes, how fast, and how long yet.

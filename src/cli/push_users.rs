@@ -14,7 +14,7 @@ use super::connect::connect;
 use super::output::Output;
 use super::prompt::confirm;
 use super::report::{Report, counts, tell_published};
-use super::terminal::{BAD, plural, print, print_json, visible};
+use super::terminal::{BAD, plural, visible};
 use crate::admin::{Action, NewLibrary, PushOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::UserId;
@@ -29,74 +29,60 @@ pub(super) async fn push_to_users(
 ) -> Result<ExitCode> {
     let listed = file.to_owned();
     let users = blocking(move || read_users(&listed)).await?;
-    if args.delete && !global.yes && !args.how.dry_run {
-        let question = format!(
-            "Delete what is not in the source from {}?",
-            plural(users.len() as u64, "library", "libraries")
-        );
-        confirm(&question, output).await?;
-    }
-    if args.kind.publish && !global.yes && !args.how.dry_run {
-        let question = format!(
-            "Uploads by other programs to {} will no longer be visible. Publish?",
-            plural(users.len() as u64, "library", "libraries")
-        );
-        confirm(&question, output).await?;
-    }
-    let fs = connect(global, !args.how.dry_run, output).await?;
-    let progress = output.progress("users");
     let dry_run = args.how.dry_run;
-    let results =
-        fs.push_to_users(&users, new, &options, dry_run, &|done, total| progress.set(done, total)).await;
-    progress.finish();
-    let mut failed = 0;
-    let (mut changed, mut same, mut refused) = (0, 0, 0);
+    let libraries = plural(users.len() as u64, "library", "libraries");
+    if args.delete && !global.yes && !dry_run {
+        confirm(&format!("Delete what is not in the source from {libraries}?"), output).await?;
+    }
+    if args.kind.publish && !global.yes && !dry_run {
+        let question =
+            format!("Uploads by other programs to {libraries} will no longer be visible. Publish?");
+        confirm(&question, output).await?;
+    }
+    let fs = connect(global, !dry_run, output).await?;
+    let progress = output.progress("users");
+    let watch = |done, total| {
+        progress.set_length(total);
+        progress.set_position(done);
+    };
+    let results = fs.push_to_users(&users, new, &options, dry_run, &watch).await;
+    progress.finish_and_clear();
+    let (mut changed, mut same, mut refused, mut failed) = (0, 0, 0, 0);
     for (user, result) in &results {
+        let name = visible(user.as_str(), false);
         match result {
             Ok((plan, published)) => {
                 if let Some(published) = published {
                     tell_published(published, output, &format!("{user}: "));
                 }
                 refused += plan.count(Action::Refused);
-                if plan.changes() {
-                    changed += 1;
-                } else {
-                    same += 1;
+                match plan.changes() {
+                    true => changed += 1,
+                    false => same += 1,
                 }
-                if output.is_json() {
-                    let mut report = Report::of(plan, args.how.dry_run);
-                    report.published = published.as_ref();
-                    report.print()?;
-                } else {
-                    print(&format!("{:<32} {}\n", visible(user.as_str(), false), counts(plan)))?;
-                }
+                let mut report = Report::of(plan, dry_run);
+                report.published = published.as_ref();
+                output.emit(&report, || format!("{name:<32} {}\n", counts(plan)))?;
             }
             Err(error) => {
                 failed += 1;
-                if output.is_json() {
-                    #[derive(Serialize)]
-                    struct Failed<'a> {
-                        user: &'a str,
-                        error: String,
-                        kind: ErrorKind,
-                    }
-                    let failed =
-                        Failed { user: user.as_str(), error: error.message().to_owned(), kind: error.kind() };
-                    print_json(&failed)?;
-                } else {
-                    print(&format!(
-                        "{:<32} {BAD}failed{BAD:#}: {}\n",
-                        visible(user.as_str(), false),
-                        visible(error.message(), false)
-                    ))?;
+                #[derive(Serialize)]
+                struct Failed<'a> {
+                    user: &'a str,
+                    error: &'a str,
+                    kind: ErrorKind,
                 }
+                let (message, kind) = (error.message(), error.kind());
+                output.emit(&Failed { user: user.as_str(), error: message, kind }, || {
+                    format!("{name:<32} {BAD}failed{BAD:#}: {}\n", visible(message, false))
+                })?;
             }
         }
     }
     output.note(&format!(
         "{} {}, {same} the same already, {failed} failed{}",
         plural(changed, "user", "users"),
-        if args.how.dry_run { "would change" } else { "published to" },
+        if dry_run { "would change" } else { "published to" },
         if failed > 0 { "; run it again to try those once more" } else { "" }
     ));
     Ok(if failed == 0 && refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -74,59 +74,59 @@ pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
 }
 
 fn show_file(file: &FileChange) -> String {
-    let mark = match file.change {
-        FileAction::Add => "+",
-        FileAction::Change => "~",
-        FileAction::Remove => "-",
-    };
-    format!("         {mark} {} ({})\n", visible(&file.name, false), size(file.size))
+    format!("         {} {} ({})\n", mark(file.change), visible(&file.name, false), size(file.size))
+}
+
+fn mark(change: FileAction) -> char {
+    match change {
+        FileAction::Add => '+',
+        FileAction::Change => '~',
+        FileAction::Remove => '-',
+    }
 }
 
 /// `+1 ~2 -1, 4.1 KiB`.
 fn changes(files: &[FileChange]) -> String {
     let count = |change: FileAction| files.iter().filter(|file| file.change == change).count();
-    let bytes: u64 =
-        files.iter().filter(|file| file.change != FileAction::Remove).map(|file| file.size).sum();
-    let mut parts = Vec::new();
-    for (mark, change) in [("+", FileAction::Add), ("~", FileAction::Change), ("-", FileAction::Remove)] {
-        if count(change) > 0 {
-            parts.push(format!("{mark}{}", count(change)));
-        }
+    let all = [FileAction::Add, FileAction::Change, FileAction::Remove].into_iter();
+    let there = all.filter(|change| count(*change) > 0);
+    let counts: Vec<_> = there.map(|change| format!("{}{}", mark(change), count(change))).collect();
+    let stored = files.iter().filter(|file| file.change != FileAction::Remove);
+    match stored.map(|file| file.size).sum() {
+        0 => counts.join(" "),
+        bytes => format!("{}  {}", counts.join(" "), size(bytes)),
     }
-    let files = parts.join(" ");
-    if bytes > 0 { format!("{files}  {}", size(bytes)) } else { files }
 }
 
 pub(super) fn counts(plan: &Plan) -> String {
-    let mut parts = Vec::new();
-    for (action, word) in [
-        (Action::Create, "to create"),
-        (Action::Update, "to update"),
-        (Action::Delete, "to delete"),
-        (Action::Unchanged, "unchanged"),
-        (Action::Pinned, "pinned"),
-        (Action::Refused, "refused"),
-    ] {
-        if plan.count(action) > 0 {
-            parts.push(format!("{} {word}", plan.count(action)));
-        }
-    }
-    if !plan.files.is_empty() {
-        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
-    }
-    parts.extend(pins(plan));
+    let skills = [
+        (plan.count(Action::Create), "to create"),
+        (plan.count(Action::Update), "to update"),
+        (plan.count(Action::Delete), "to delete"),
+        (plan.count(Action::Unchanged), "unchanged"),
+        (plan.count(Action::Pinned), "pinned"),
+        (plan.count(Action::Refused), "refused"),
+    ];
+    let parts = parts(plan, skills);
     match (parts.is_empty(), plan.adopted) {
-        (false, _) => parts.join(", "),
+        (false, _) => parts,
         (true, Some(_)) => "to be published as it is".to_owned(),
         (true, None) => "nothing to publish".to_owned(),
     }
 }
 
-fn pins(plan: &Plan) -> impl Iterator<Item = String> {
-    plan.pins.iter().map(|(skill, release)| match release {
+/// The counts of skills that are not 0, then what else the plan changes.
+fn parts(plan: &Plan, skills: [(u64, &str); 6]) -> String {
+    let skills = skills.into_iter().filter(|(count, _)| *count > 0);
+    let mut parts: Vec<_> = skills.map(|(count, word)| format!("{count} {word}")).collect();
+    if !plan.files.is_empty() {
+        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
+    }
+    parts.extend(plan.pins.iter().map(|(skill, release)| match release {
         Some(release) => format!("`{}` pinned to release {release}", visible(skill, false)),
         None => format!("`{}` no longer pinned", visible(skill, false)),
-    })
+    }));
+    parts.join(", ")
 }
 
 pub(super) fn summary(plan: &Plan, published: &Published) -> String {
@@ -139,28 +139,20 @@ pub(super) fn summary(plan: &Plan, published: &Published) -> String {
             }
         };
     }
-    let mut parts = Vec::new();
-    for (count, word) in [
+    let skills = [
         (published.created, "created"),
         (published.updated, "updated"),
         (published.deleted, "deleted"),
         (published.unchanged, "unchanged"),
         (published.pinned, "pinned"),
         (published.refused, "refused"),
-    ] {
-        if count > 0 {
-            parts.push(format!("{count} {word}"));
-        }
-    }
-    if !plan.files.is_empty() {
-        parts.push(plural(plan.files.len() as u64, "other file", "other files"));
-    }
-    parts.extend(pins(plan));
+    ];
+    let parts = parts(plan, skills);
     let done = match published.release {
         Some(release) => format!("published release {release} of {library}"),
         None => format!("wrote to {library}, which is plain"),
     };
-    let what = if parts.is_empty() { String::new() } else { format!(": {}", parts.join(", ")) };
+    let what = if parts.is_empty() { parts } else { format!(": {parts}") };
     let uploaded = plural(published.uploaded, "file", "files");
     format!("{done}{what}; {uploaded} uploaded, {}", size(published.uploaded_bytes))
 }
@@ -195,13 +187,28 @@ pub(super) fn tell_drift(drift: &[Drift], output: &Output) {
     }
 }
 
+/// Whose a library is: the first key of documents about it.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Whose<'a> {
+    User(&'a str),
+    Library(&'a str),
+}
+
+impl<'a> From<&'a Library> for Whose<'a> {
+    fn from(library: &'a Library) -> Self {
+        match library {
+            Library::User(user) => Self::User(user.as_str()),
+            Library::Shared(library) => Self::Library(library.as_str()),
+        }
+    }
+}
+
 /// A plan and what came of it, for machines.
 #[derive(Serialize)]
 pub(super) struct Report<'r> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<&'r str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    library: Option<&'r str>,
+    #[serde(flatten)]
+    whose: Whose<'r>,
     dry_run: bool,
     create: u64,
     update: u64,
@@ -219,14 +226,9 @@ pub(super) struct Report<'r> {
 
 impl<'r> Report<'r> {
     pub(super) fn of(plan: &'r Plan, dry_run: bool) -> Self {
-        let (user, library) = match &plan.library {
-            Library::User(user) => (Some(user.as_str()), None),
-            Library::Shared(library) => (None, Some(library.as_str())),
-        };
         let count = |action| plan.count(action);
         Self {
-            user,
-            library,
+            whose: (&plan.library).into(),
             dry_run,
             create: count(Action::Create),
             update: count(Action::Update),

@@ -1,14 +1,14 @@
 //! `skillfs skills …`.
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::args::{Format, SkillsCommand};
 use super::output::Output;
-use super::terminal::{DIM, print, print_json, print_raw, to_json};
+use super::terminal::{DIM, print_json, print_json_lines, print_raw};
 use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Severity};
-use crate::skill::{CatalogFormat, SkillLibrary};
+use crate::skill::{CatalogFormat, Resource, SkillLibrary};
 
 /// How many diagnostics are shown one by one.
 const MOST_SHOWN: usize = 10;
@@ -17,19 +17,22 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
     match command {
         SkillsCommand::List { category } => {
             let (paths, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
-            let mut text = String::new();
-            for path in &paths {
-                text += &if output.is_json() { to_json(&Listed { path })? } else { output.name(path) };
-                text.push('\n');
+            match output.is_json() {
+                true => {
+                    print_json_lines(&paths.iter().map(|path| json!({ "path": path })).collect::<Vec<_>>())?
+                }
+                false => {
+                    let lines: String = paths.iter().map(|path| output.name(path) + "\n").collect();
+                    print_raw(lines.as_bytes())?;
+                }
             }
-            print_raw(text.as_bytes())?;
             tell_libraries(&diagnostics, output);
             Ok(())
         }
         SkillsCommand::Frontmatter { category } => {
             let text = backend.load_skills_frontmatter(category.as_deref()).await?;
             match output.is_json() {
-                true => print_json(&Text { text: &text })?,
+                true => print_json(&json!({ "text": text }))?,
                 false => output.content(&text)?,
             }
             let (_, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
@@ -52,7 +55,7 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
         SkillsCommand::Version => {
             let version = backend.catalogue_version().await?;
             match output.is_json() {
-                true => print_json(&Version { version: &version }),
+                true => print_json(&json!({ "version": version })),
                 false => print_raw((version + "\n").as_bytes()),
             }
         }
@@ -66,34 +69,16 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
         SkillsCommand::Resources { skill } => {
             let resources = backend.skill_resources(&skill).await?;
             let width = resources.iter().map(|r| r.size.to_string().len()).max().unwrap_or(0);
-            let mut text = String::new();
-            for resource in &resources {
-                text += &if output.is_json() {
-                    to_json(resource)?
-                } else {
+            output.emit_all(&resources, || {
+                let line = |resource: &Resource| {
                     let (kind, size) = (resource.kind.as_str(), resource.size);
-                    format!("{DIM}{kind:<10}  {size:>width$}{DIM:#}  {}", output.name(&resource.path))
+                    let path = output.name(&resource.path);
+                    format!("{DIM}{kind:<10}  {size:>width$}{DIM:#}  {path}\n")
                 };
-                text.push('\n');
-            }
-            if output.is_json() { print_raw(text.as_bytes()) } else { print(&text) }
+                resources.iter().map(line).collect()
+            })
         }
     }
-}
-
-#[derive(Serialize)]
-struct Listed<'a> {
-    path: &'a str,
-}
-
-#[derive(Serialize)]
-struct Version<'a> {
-    version: &'a str,
-}
-
-#[derive(Serialize)]
-struct Text<'a> {
-    text: &'a str,
 }
 
 /// Libraries that are left out or out of date are told with every list.

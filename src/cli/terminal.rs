@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
+pub(super) use crate::doctor::plural;
 use crate::error::{Error, ErrorKind, Result};
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -35,6 +36,12 @@ pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
 /// Prints one JSON document on a line of its own.
 pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     print_raw((to_json(value)? + "\n").as_bytes())
+}
+
+/// Prints a list, one JSON document a line.
+pub(super) fn print_json_lines(values: &[impl Serialize]) -> Result<()> {
+    let lines: Result<String> = values.iter().map(|value| Ok(to_json(value)? + "\n")).collect();
+    print_raw(lines?.as_bytes())
 }
 
 fn not_printed(error: io::Error) -> Error {
@@ -73,10 +80,6 @@ impl serde_json::ser::Formatter for Harmless {
 /// `4.1 KiB`.
 pub(super) fn size(bytes: u64) -> String {
     indicatif::HumanBytes(bytes).to_string()
-}
-
-pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 /// Whether a terminal would act on it: control characters, and those that turn or hide text.
