@@ -29,12 +29,8 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
 use self::args::{Args, Command};
-use self::connect::{open, session};
 use self::output::Output;
-use crate::backend::Window;
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::Mounts;
-use crate::path::VirtualPath;
 use crate::store::all_aborted;
 
 /// How long the last work may take behind the end of a command.
@@ -100,60 +96,16 @@ async fn until_interrupted(args: Args, output: &Output) -> Result<ExitCode> {
 /// Runs a command. `ExitCode` 1 is a plain no; failures come back as errors.
 async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     let Args { global, command } = args;
-    if let Command::Demo = command {
-        demo::run(&global, output).await?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Command::Completions { shell } = command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Args::command(), "skillfs", &mut script);
-        terminal::print_raw(&script)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if let Command::Admin(command) = command {
-        return admin::run(&global, command, output).await;
-    }
-    if let Command::Doctor = command {
-        return doctor::run(&global, output).await;
-    }
-    let mut content = None;
-    if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
-        // What is refused makes no store, and content is asked for only where it may go.
-        Mounts::of(&session(&global)?).target(&VirtualPath::parse(path)?)?;
-        content = Some(files::open(source, output).await?);
-    }
-    let backend = open(&global, content.is_some(), output).await?;
     match command {
-        Command::Ls { path, long, recursive } => {
-            let listing =
-                if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
-            output.entries(&listing.entries, long)?;
-            output.hidden(listing.hidden);
-            output.mounts(&backend);
+        Command::Demo => demo::run(&global, output).await?,
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "skillfs", &mut script);
+            terminal::print_raw(&script)?;
         }
-        Command::Read { path, offset, limit, number } => {
-            let window = Window { offset: offset.unwrap_or(0), limit };
-            let whole = offset.is_none() && limit.is_none();
-            let file =
-                if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
-            output.text(&file, number)?;
-        }
-        Command::Exists { path } => {
-            let path = VirtualPath::parse(&path)?;
-            let exists = backend.exists(&path).await?;
-            output.exists(&path, exists)?;
-            return Ok(if exists { ExitCode::SUCCESS } else { ExitCode::from(1) });
-        }
-        Command::Stat { path } => output.entry(&backend.stat(&path).await?)?,
-        Command::Tree { path } => {
-            let tree = backend.tree(&path).await?;
-            output.tree(&tree)?;
-            output.hidden(tree.hidden);
-        }
-        Command::Skills(command) => skills::run(&backend, command, output).await?,
-        Command::Credentials => output::credentials(&backend.credentials().await?)?,
-        Command::Admin(_) | Command::Completions { .. } | Command::Demo | Command::Doctor => {}
-        command => return files::run(&backend, command, content, output).await,
+        Command::Admin(command) => return admin::run(&global, command, output).await,
+        Command::Doctor => return doctor::run(&global, output).await,
+        command => return files::run(&global, command, output).await,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -178,7 +178,7 @@ impl Show {
         call: &'static str,
         path: &str,
         work: impl Future<Output = Result<T>>,
-        shown: impl FnOnce(T) -> Vec<String>,
+        shown: impl FnOnce(&T) -> Vec<String>,
     ) -> Result<()> {
         let before = self.fs.requests();
         let done = work.await;
@@ -195,13 +195,15 @@ impl Show {
             n => plural(n, "request", "requests"),
         };
         self.line(format!("\n  {ACCENT}{call}({path:?}){ACCENT:#} {DIM}· {cost}{DIM:#}"))?;
-        done.map_or_else(|error| refusal(&error), shown)
-            .iter()
-            .try_for_each(|line| self.line(format!("    {line}")))
+        let lines = match &done {
+            Ok(result) => shown(result),
+            Err(error) => refusal(error),
+        };
+        lines.iter().try_for_each(|line| self.line(format!("    {line}")))
     }
 
     async fn mounts(&self) -> Result<()> {
-        let shown = |listing: Listing| {
+        let shown = |listing: &Listing| {
             let mounts = listing.entries.iter().zip(self.backend.mounts());
             let line = |(entry, mount): (&Entry, &Mount)| {
                 let access = match mount.access() {
@@ -220,7 +222,7 @@ impl Show {
             Some(size) => format!("{path:<56} {DIM}{size:>5} bytes{DIM:#}"),
             None => format!("{DIRECTORY}{path}{DIRECTORY:#}"),
         };
-        let shown = |listing: Listing| listing.entries.iter().map(line).collect();
+        let shown = |listing: &Listing| listing.entries.iter().map(line).collect();
         self.call("ls", path, self.backend.ls(path), shown).await
     }
 
@@ -229,13 +231,13 @@ impl Show {
             let library = self.backend.skills(Some(category)).await?;
             Ok(library.catalog(CatalogFormat::Markdown, Some(budget)).text)
         };
-        let shown = |text: String| text.lines().map(quoted).collect();
+        let shown = |text: &String| text.lines().map(quoted).collect();
         self.call("skills", category, work, shown).await
     }
 
     async fn read(&self, path: &str, lines: u64) -> Result<()> {
         let window = Window { offset: 0, limit: Some(lines) };
-        let shown = |file: TextFile| {
+        let shown = |file: &TextFile| {
             let rest = match file.total_lines.unwrap_or(file.lines) - file.lines {
                 0 => String::new(),
                 more => format!(", {more} more"),
@@ -252,7 +254,7 @@ impl Show {
     }
 
     async fn edit(&self, path: &str, old: &str, new: &str) -> Result<()> {
-        let shown = |edited: Edited| {
+        let shown = |edited: &Edited| {
             let count = plural(edited.replacements, "replacement", "replacements");
             vec![format!("{count}: {DIM}{old} → {new}{DIM:#}")]
         };
@@ -264,7 +266,7 @@ impl Show {
     }
 
     async fn glob(&self, pattern: &str) -> Result<()> {
-        let shown = |found: GlobResult| found.entries.iter().map(|entry| entry.path.to_string()).collect();
+        let shown = |found: &GlobResult| found.entries.iter().map(|entry| entry.path.to_string()).collect();
         self.call("glob", pattern, self.backend.glob(pattern, None), shown).await
     }
 
@@ -272,13 +274,13 @@ impl Show {
         let line = |GrepLine { path, line, text, .. }: &GrepLine| {
             format!("{path}:{GOOD}{line}{GOOD:#}:{}", visible(&cut(text), false))
         };
-        let shown = |found: GrepResult| found.lines.iter().map(line).collect();
+        let shown = |found: &GrepResult| found.lines.iter().map(line).collect();
         self.call("grep", pattern, self.backend.grep(&Grep::new(pattern)), shown).await
     }
 
     async fn exists(&self, path: &str) -> Result<()> {
-        let shown = |exists| {
-            let style = if exists { GOOD } else { DIM };
+        let shown = |exists: &bool| {
+            let style = if *exists { GOOD } else { DIM };
             vec![format!("{style}{exists}{style:#}")]
         };
         self.call("exists", path, self.backend.exists(path), shown).await
@@ -306,7 +308,7 @@ fn quoted(line: &str) -> String {
     format!("{DIM}│{DIM:#} {}", visible(line, false))
 }
 
-fn written(written: Written) -> Vec<String> {
+fn written(written: &Written) -> Vec<String> {
     vec![format!("{} {DIM}{} bytes{DIM:#}", written.path, written.size)]
 }
 

@@ -1,4 +1,4 @@
-//! The commands that change and find files.
+//! The commands of a session: they read, change and find files.
 
 use std::io::IsTerminal;
 use std::pin::Pin;
@@ -8,33 +8,67 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, TryStreamExt, stream};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::args::{Command, Source};
-use super::output::Output;
+use super::args::{Command, Global, Source};
+use super::connect::{open, session};
+use super::output::{self, Output};
+use super::skills;
 use super::terminal::plural;
-use crate::backend::{Grep, Overwrite, S3Backend, Transferred, WriteMode};
+use crate::backend::{Grep, Overwrite, Transferred, Window, WriteMode};
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::mount::Mounts;
+use crate::path::VirtualPath;
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 256 * 1024;
 
-pub(super) async fn run(
-    backend: &S3Backend,
-    command: Command,
-    content: Option<Content>,
-    output: &Output,
-) -> Result<ExitCode> {
-    let content = content.unwrap_or_else(|| Box::pin(stream::empty()));
+pub(super) async fn run(global: &Global, command: Command, output: &Output) -> Result<ExitCode> {
+    let mut content: Content = Box::pin(stream::empty());
+    let mut writes = false;
+    if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
+        // What is refused makes no store, and content is asked for only where it may go.
+        Mounts::of(&session(global)?).target(&VirtualPath::parse(path)?)?;
+        (content, writes) = (open_content(source, output).await?, true);
+    }
+    let backend = open(global, writes, output).await?;
     if matches!(command, Command::Glob { .. } | Command::Grep { .. }) {
-        output.mounts(backend);
+        output.mounts(&backend);
     }
     match command {
+        Command::Ls { path, long, recursive } => {
+            let listing =
+                if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
+            output.entries(&listing.entries, long)?;
+            output.hidden(listing.hidden);
+            output.mounts(&backend);
+        }
+        Command::Read { path, offset, limit, number } => {
+            let window = Window { offset: offset.unwrap_or(0), limit };
+            let whole = offset.is_none() && limit.is_none();
+            let file =
+                if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
+            output.text(&file, number)?;
+        }
+        Command::Exists { path } => {
+            let path = VirtualPath::parse(&path)?;
+            let exists = backend.exists(&path).await?;
+            output.exists(&path, exists)?;
+            return Ok(if exists { ExitCode::SUCCESS } else { ExitCode::from(1) });
+        }
+        Command::Stat { path } => output.entry(&backend.stat(&path).await?)?,
+        Command::Tree { path } => {
+            let tree = backend.tree(&path).await?;
+            output.tree(&tree)?;
+            output.hidden(tree.hidden);
+        }
+        Command::Skills(command) => skills::run(&backend, command, output).await?,
+        Command::Credentials => output::credentials(&backend.credentials().await?)?,
         Command::Write { path, create, if_match, accept, .. } => {
             let mode = match (create, if_match) {
                 (true, _) => WriteMode::CreateNew,
                 (false, Some(etag)) => WriteMode::IfMatch(etag),
                 (false, None) => WriteMode::Overwrite,
             };
-            let written = accept.of(backend).write_stream(&path, content, mode).await?;
+            let written = accept.of(&backend).write_stream(&path, content, mode).await?;
             output.done(&written, &format!("wrote {} to {}", bytes(written.size), written.path))?;
         }
         Command::Append { path, source, accept } => {
@@ -46,12 +80,12 @@ pub(super) async fn run(
                 .await
                 .map_err(|e| unreadable(&source, e))?;
             let added = content.len() as u64;
-            let written = accept.of(backend).append(&path, content).await?;
+            let written = accept.of(&backend).append(&path, content).await?;
             let note = format!("appended {} to {}, now {}", bytes(added), written.path, bytes(written.size));
             output.done(&written, &note)?;
         }
         Command::Edit { path, old, new, all, accept } => {
-            let backend = accept.of(backend);
+            let backend = accept.of(&backend);
             let edited = match all {
                 true => backend.edit_all(&path, &old, &new).await?,
                 false => backend.edit(&path, &old, &new).await?,
@@ -109,7 +143,7 @@ pub(super) async fn run(
             output.hidden(found.hidden);
             return Ok(if found.matches > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
-        _ => {}
+        Command::Admin(_) | Command::Completions { .. } | Command::Demo | Command::Doctor => {}
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -132,10 +166,10 @@ fn bytes(count: u64) -> String {
     plural(count, "byte", "bytes")
 }
 
-pub(super) type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
+type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The content of a file, or what comes in on standard input.
-pub(super) async fn open(source: &Source, output: &Output) -> Result<Content> {
+async fn open_content(source: &Source, output: &Output) -> Result<Content> {
     let Some(file) = source.file() else {
         if std::io::stdin().is_terminal() {
             output.note("reading from the terminal; end with Ctrl-D");

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::args::{Format, SkillsCommand};
 use super::output::Output;
-use super::terminal::{DIM, print_json, print_json_lines, print_raw};
+use super::terminal::{DIM, print_json, print_raw, to_json};
 use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Severity};
@@ -17,15 +17,12 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
     match command {
         SkillsCommand::List { category } => {
             let (paths, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
-            match output.is_json() {
-                true => {
-                    print_json_lines(&paths.iter().map(|path| json!({ "path": path })).collect::<Vec<_>>())?
-                }
-                false => {
-                    let lines: String = paths.iter().map(|path| output.name(path) + "\n").collect();
-                    print_raw(lines.as_bytes())?;
-                }
-            }
+            let line = |path: &String| match output.is_json() {
+                true => to_json(&json!({ "path": path })),
+                false => Ok(output.name(path)),
+            };
+            let lines: Result<String> = paths.iter().map(|path| Ok(line(path)? + "\n")).collect();
+            print_raw(lines?.as_bytes())?;
             tell_libraries(&diagnostics, output);
             Ok(())
         }

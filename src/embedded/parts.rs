@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use s3s::{S3Error, S3Result, s3_error};
+
 use super::db::Attributes;
 use super::upload::Part;
 use crate::ambient::Ambient;
@@ -16,6 +18,10 @@ pub(super) struct Upload {
     pub(super) attributes: Attributes,
     pub(super) started: SystemTime,
     pub(super) parts: BTreeMap<i32, Part>,
+}
+
+pub(super) fn no_such_upload() -> S3Error {
+    s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
 }
 
 /// All of them, by their id.
@@ -48,16 +54,16 @@ impl Uploads {
         id: &str,
         (bucket, key): (&str, &str),
         look: impl FnOnce(&mut Upload) -> T,
-    ) -> Option<T> {
+    ) -> S3Result<T> {
         let mut uploads = self.lock();
-        let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key)?;
-        Some(look(upload))
+        let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key);
+        upload.map(look).ok_or_else(no_such_upload)
     }
 
     /// Ends an upload. The caller drops it: that may take parts back.
-    pub(super) fn end(&self, id: &str, place: (&str, &str)) -> Option<Upload> {
+    pub(super) fn end(&self, id: &str, place: (&str, &str)) -> S3Result<Upload> {
         self.with(id, place, |_| ())?;
-        self.lock().remove(id)
+        self.lock().remove(id).ok_or_else(no_such_upload)
     }
 
     /// Id, key and time of each upload in a bucket, by key.

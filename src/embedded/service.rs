@@ -14,7 +14,7 @@ use super::headers::{
     attribute, attributes, computed, etag, hasher, metadata, modified, promised_checksums,
 };
 use super::pages::{self, MAX_KEYS};
-use super::parts::Uploads;
+use super::parts::{Uploads, no_such_upload};
 use super::upload::{Sealed, Upload};
 use crate::ambient::Ambient;
 
@@ -119,17 +119,12 @@ impl Service {
         }
         let part = content.into_part().await?;
         let e_tag = ETag::Strong(part.stored.etag());
-        let added = self.uploads.with(id, place, |upload| upload.parts.insert(number, part));
-        added.ok_or_else(no_such_upload)?;
+        self.uploads.with(id, place, |upload| upload.parts.insert(number, part))?;
         Ok(e_tag)
     }
 }
 
 type Answer<T> = S3Result<S3Response<T>>;
-
-fn no_such_upload() -> S3Error {
-    s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
-}
 
 /// `bytes=0-99`, inside the source.
 fn copy_range(range: &str, size: u64) -> Option<std::ops::Range<u64>> {
@@ -274,7 +269,7 @@ impl S3 for Service {
     async fn upload_part(&self, req: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
-        self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
+        self.uploads.with(&input.upload_id, place, |_| ())?;
         let (length, md5) = (input.content_length, input.content_md5);
         let (upload, _) = self.receive(&req.headers, req.trailing_headers, length, md5, input.body).await?;
         let e_tag = self.add_part(&input.upload_id, place, input.part_number, upload).await?;
@@ -285,7 +280,7 @@ impl S3 for Service {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         let (record, content) = self.source(&input.copy_source, &req.headers).await?;
-        self.uploads.with(&input.upload_id, place, |_| ()).ok_or_else(no_such_upload)?;
+        self.uploads.with(&input.upload_id, place, |_| ())?;
         let range = match input.copy_source_range.as_deref() {
             Some(range) => copy_range(range, record.size)
                 .ok_or_else(|| s3_error!(InvalidArgument, "the range is not one of the source"))?,
@@ -329,7 +324,7 @@ impl S3 for Service {
             }
             Ok((parts, upload.attributes.clone()))
         });
-        let (parts, attributes) = found.ok_or_else(no_such_upload)??;
+        let (parts, attributes) = found??;
         let Some((_, all_but_the_last)) = parts.split_last() else {
             return Err(s3_error!(InvalidRequest, "You must specify at least one part"));
         };
@@ -365,8 +360,7 @@ impl S3 for Service {
         req: S3Request<AbortMultipartUploadInput>,
     ) -> Answer<AbortMultipartUploadOutput> {
         let input = req.input;
-        let ended = self.uploads.end(&input.upload_id, (&input.bucket, &input.key));
-        ended.ok_or_else(no_such_upload)?;
+        self.uploads.end(&input.upload_id, (&input.bucket, &input.key))?;
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
     }
 
@@ -695,7 +689,7 @@ mod tests {
             drop(content);
             let whole = record.size == CHUNK_BYTES as u64 + 1;
             assert!(whole || record.size == 3);
-            let open = service.uploads.with(&id, (BUCKET, KEY), |_| ()).is_some();
+            let open = service.uploads.with(&id, (BUCKET, KEY), |_| ()).is_ok();
             assert_ne!(whole, open, "an upload is open or an object, and never both");
             if open {
                 complete(&service, &id, &parts, None).await.unwrap();
