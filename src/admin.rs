@@ -36,5 +36,5 @@ pub use self::plan::Plan;
 pub use self::prune::Pruned;
 pub use self::publish::Published;
 pub use self::repair::RepairOptions;
-pub use self::verify::{Problem, Severity, Verified};
+pub use self::verify::{Problem, Verified};
 pub use self::work::{PushProgress, PushWatch};

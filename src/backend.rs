@@ -39,7 +39,7 @@ pub(crate) use self::tree::Retries;
 pub(crate) use self::union::{SkillPlace, Union, UnionFile};
 pub(crate) use self::view::{View, find_skills};
 pub use self::write::{Capabilities, WriteMode, Written};
-use crate::cache::{CacheCounts, Libraries, TenantCache};
+use crate::cache::{CacheCounts, LibraryPrefixes, TenantCache};
 use crate::config::{Freshness, Retention, Settings};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
@@ -53,10 +53,10 @@ use crate::store::{Components, RequestCounts, SessionCredentials, Store};
 /// It holds the client, its connections and the limits. Cloning it is cheap; a process needs one
 /// for each bucket, and opens a session on it for each request it serves.
 #[derive(Debug, Clone)]
-pub struct SkillFs(Arc<Shared>);
+pub struct SkillFs(Arc<HandleState>);
 
 #[derive(Debug)]
-struct Shared {
+struct HandleState {
     store: Store,
     max_read_bytes: u64,
     conflict_patience: Duration,
@@ -104,7 +104,7 @@ impl SkillFs {
     }
 
     fn over(store: Store, settings: &Settings) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(HandleState {
             store,
             max_read_bytes: settings.max_read_bytes,
             conflict_patience: settings.conflict_patience,
@@ -137,7 +137,7 @@ impl SkillFs {
         S3Backend {
             shared: self.0.clone(),
             store,
-            libraries: Libraries::new(mounts.skill_layers()),
+            libraries: LibraryPrefixes::new(mounts.skill_layers()),
             mounts: Arc::new(mounts),
             quota: session.quota,
             accepts_lost_updates: false,
@@ -193,12 +193,12 @@ impl SkillFs {
 /// Paths are text or [`VirtualPath`]s. A relative one is relative to `/workspace`.
 #[derive(Debug, Clone)]
 pub struct S3Backend {
-    shared: Arc<Shared>,
+    shared: Arc<HandleState>,
     /// The storage, on behalf of this session's tenant.
     store: Store,
     mounts: Arc<Mounts>,
     /// The libraries behind `/skills`.
-    libraries: Arc<Libraries>,
+    libraries: Arc<LibraryPrefixes>,
     quota: Quota,
     accepts_lost_updates: bool,
     /// Whether every answer must be as new as the question.

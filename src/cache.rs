@@ -40,7 +40,7 @@ pub(crate) use self::access::{Credentials, Evidence, Need, Passed};
 use self::epochs::{Epoch, Epochs};
 use self::eviction::Entries;
 use self::key::Id;
-pub(crate) use self::key::{About, Accept, Cached, Detail, Kept, Key, Libraries};
+pub(crate) use self::key::{About, Accept, Cached, Detail, Kept, Key, LibraryPrefixes};
 use self::single_flight::{Boarding, SingleFlight};
 use crate::ambient::Instant;
 use crate::error::{Error, Result};

@@ -124,13 +124,13 @@ impl Diagnosis {
 }
 
 /// One prefix that the session sees.
-struct Place {
+struct VisiblePrefix {
     mount: Mount,
     library: Option<Library>,
     directory: Directory,
 }
 
-impl Place {
+impl VisiblePrefix {
     fn all(mounts: &Mounts) -> Vec<Self> {
         let mut places = Vec::new();
         for mount in mounts.iter() {
@@ -158,11 +158,11 @@ impl Place {
 
 /// Whether there is still somebody to ask. One who has stopped answering is not waited for again and again.
 #[derive(Default)]
-struct Line {
+struct CheckList {
     broken: bool,
 }
 
-impl Line {
+impl CheckList {
     fn note(&mut self, reason: &Reason) {
         self.broken |= matches!(reason, Reason::Timeout | Reason::Unreachable);
     }
@@ -209,14 +209,14 @@ impl SkillFs {
     async fn checks(&self, session: &Session) -> Vec<Check> {
         let ground::Ground { mut checks, versioning, stop } = ground::look(self.store()).await;
         let mounts = Mounts::of(session);
-        let places = Place::all(&mounts);
+        let places = VisiblePrefix::all(&mounts);
         if let Some(why) = stop {
             checks.extend(skipped_from_here(why, versioning));
             return checks;
         }
         let backend = self.session(session);
         let store = backend.store();
-        let mut line = Line::default();
+        let mut line = CheckList::default();
         let mut rights = Vec::new();
         if backend.is_confined() && !places.is_empty() {
             let check = rights::role(&backend).await;

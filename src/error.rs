@@ -98,10 +98,10 @@ impl fmt::Display for ErrorKind {
 /// assert_eq!(error.kind(), ErrorKind::InvalidPath);
 /// assert!(error.to_string().contains("\nhint: "));
 /// ```
-pub struct Error(Box<Inner>);
+pub struct Error(Box<ErrorData>);
 
 #[derive(Clone)]
-struct Inner {
+struct ErrorData {
     kind: ErrorKind,
     message: String,
     path: Option<String>,
@@ -113,7 +113,7 @@ struct Inner {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner {
+        Self(Box::new(ErrorData {
             kind,
             message: message.into(),
             path: None,

@@ -41,7 +41,7 @@ const MAX_FILE_BYTES: u64 = 5 * 1024 * 1024 * 1024 * 1024;
 /// Whether the index describes the library, or says that the library's keys do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum IndexKind {
     Published,
     Plain,
 }
@@ -49,7 +49,7 @@ pub(crate) enum Kind {
 /// What is in a library. Paths are relative to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Index {
-    pub(crate) kind: Kind,
+    pub(crate) kind: IndexKind,
     /// Differs for every index that is written. For a release it is the release's id.
     pub(crate) id: ReleaseId,
     /// The number of the last release.
@@ -71,21 +71,21 @@ pub(crate) struct IndexedFile {
     pub(crate) size: u64,
     pub(crate) sha256: Digest,
     /// The release that uploaded the blob.
-    pub(crate) blob: Arc<Origin>,
+    pub(crate) blob: Arc<BlobOrigin>,
     /// The release that published this content at this path.
-    pub(crate) since: Arc<Origin>,
+    pub(crate) since: Arc<BlobOrigin>,
 }
 
 /// A release that a file refers to. It outlives the release list.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Origin {
+pub(crate) struct BlobOrigin {
     pub(crate) id: ReleaseId,
     pub(crate) release: u64,
     /// When it was committed, in seconds since 1970, by S3's clock.
     pub(crate) at: u64,
 }
 
-impl Origin {
+impl BlobOrigin {
     pub(crate) fn time(&self) -> Option<SystemTime> {
         time_at(self.at)
     }
@@ -184,14 +184,14 @@ pub(crate) enum Unreadable {
 struct WireIndex {
     #[serde(deserialize_with = "known_format")]
     format: u32,
-    kind: Kind,
+    kind: IndexKind,
     id: ReleaseId,
     release: u64,
     releases: Vec<ReleaseNote>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pins: BTreeMap<String, u64>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    origins: Vec<Origin>,
+    origins: Vec<BlobOrigin>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     files: BTreeMap<String, WireFile>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -212,7 +212,7 @@ struct WireFile {
 }
 
 impl Index {
-    pub(crate) fn new(kind: Kind, id: ReleaseId) -> Self {
+    pub(crate) fn new(kind: IndexKind, id: ReleaseId) -> Self {
         Self {
             kind,
             id,
@@ -226,7 +226,7 @@ impl Index {
     }
 
     pub(crate) fn is_published(&self) -> bool {
-        self.kind == Kind::Published
+        self.kind == IndexKind::Published
     }
 
     pub(crate) fn lists(&self, id: &ReleaseId) -> bool {
@@ -234,13 +234,13 @@ impl Index {
     }
 
     /// Every content that the index names, with the release that uploaded it.
-    pub(crate) fn blobs(&self) -> impl Iterator<Item = (Digest, &Arc<Origin>)> {
+    pub(crate) fn blobs(&self) -> impl Iterator<Item = (Digest, &Arc<BlobOrigin>)> {
         self.files.values().map(|file| (file.sha256, &file.blob))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
         let wire: WireIndex = decode(bytes)?;
-        let origins: Vec<Arc<Origin>> = wire.origins.into_iter().map(Arc::new).collect();
+        let origins: Vec<Arc<BlobOrigin>> = wire.origins.into_iter().map(Arc::new).collect();
         let origin = |at: usize| {
             let missing = || Unreadable::Damaged("a file refers to a release that is not there".to_owned());
             origins.get(at).cloned().ok_or_else(missing)
@@ -260,14 +260,14 @@ impl Index {
     }
 
     pub(crate) fn encode(&self) -> std::io::Result<Vec<u8>> {
-        let mut places: BTreeMap<&Origin, usize> = BTreeMap::new();
+        let mut places: BTreeMap<&BlobOrigin, usize> = BTreeMap::new();
         for file in self.files.values() {
             for origin in [&file.blob, &file.since] {
                 let next = places.len();
                 places.entry(origin).or_insert(next);
             }
         }
-        let place = |origin: &Origin| places.get(origin).copied().unwrap_or_default();
+        let place = |origin: &BlobOrigin| places.get(origin).copied().unwrap_or_default();
         let wire = |file: &IndexedFile| WireFile {
             size: file.size,
             sha256: file.sha256,
@@ -315,7 +315,7 @@ fn known_format<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32
 
 /// Only the version, whatever else is there.
 #[derive(Deserialize)]
-struct Versioned {
+struct FormatOnly {
     format: u32,
 }
 
@@ -326,7 +326,7 @@ fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
         Ok(value) => Ok(value),
         // What a newer version means by its fields is not for us to say.
         Err(error) => Err(match serde_json::from_slice(&json) {
-            Ok(Versioned { format }) if format > FORMAT => Unreadable::Newer(format),
+            Ok(FormatOnly { format }) if format > FORMAT => Unreadable::Newer(format),
             _ => damaged(&error),
         }),
     }
@@ -372,13 +372,13 @@ mod tests {
         ReleaseId::parse(text).unwrap()
     }
 
-    fn origin(text: &str, release: u64) -> Arc<Origin> {
-        Arc::new(Origin { id: id(text), release, at: 1_700_000_000 + release })
+    fn origin(text: &str, release: u64) -> Arc<BlobOrigin> {
+        Arc::new(BlobOrigin { id: id(text), release, at: 1_700_000_000 + release })
     }
 
     fn sample() -> Index {
         let (one, two) = (origin("one", 1), origin("two", 2));
-        let file = |text: &[u8], blob: &Arc<Origin>, since: &Arc<Origin>| IndexedFile {
+        let file = |text: &[u8], blob: &Arc<BlobOrigin>, since: &Arc<BlobOrigin>| IndexedFile {
             size: text.len() as u64,
             sha256: Digest::of(text),
             blob: blob.clone(),
@@ -394,7 +394,7 @@ mod tests {
             updated: number - 1,
             deleted: 0,
         };
-        let mut index = Index::new(Kind::Published, id("two"));
+        let mut index = Index::new(IndexKind::Published, id("two"));
         index.release = 2;
         index.releases = vec![note(1, "one"), note(2, "two")];
         index.pins.insert("deeds/sale".into(), 2);
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn an_index_survives_a_round_trip() {
         assert_eq!(Index::decode(&sample().encode().unwrap()).unwrap(), sample());
-        let plain = Index { releases: sample().releases, ..Index::new(Kind::Plain, id("three")) };
+        let plain = Index { releases: sample().releases, ..Index::new(IndexKind::Plain, id("three")) };
         assert_eq!(Index::decode(&plain.encode().unwrap()).unwrap(), plain);
     }
 

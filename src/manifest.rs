@@ -32,7 +32,7 @@ pub(crate) fn skill_file<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n
     names.filter_map(skill_file_rank).min().map(|(_, _, name)| name)
 }
 
-/// How much a diagnostic matters.
+/// How much a finding matters, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {

@@ -21,7 +21,7 @@ const KEYS: [&str; 2] = ["kms:Decrypt", "kms:GenerateDataKey"];
 
 /// Where the policy holds, and in which form it is written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'p> {
+pub(crate) struct PolicyTarget<'p> {
     /// `aws`, except in China and GovCloud.
     pub(crate) partition: &'p str,
     pub(crate) bucket: &'p str,
@@ -32,11 +32,11 @@ pub(crate) struct Place<'p> {
 }
 
 /// The policy of a session that reaches this much; `None` when that is nothing, which no policy can say.
-pub(crate) fn of_session(place: Place<'_>, reach: &[Reach]) -> Option<String> {
+pub(crate) fn of_session(place: PolicyTarget<'_>, reach: &[Reach]) -> Option<String> {
     if reach.is_empty() {
         return None;
     }
-    let Place { partition, bucket, kms, compact } = place;
+    let PolicyTarget { partition, bucket, kms, compact } = place;
     let bucket = format!("arn:{partition}:s3:::{bucket}");
     let objects =
         |patterns: Vec<String>| patterns.iter().map(|pattern| format!("{bucket}/{pattern}")).collect();
@@ -82,7 +82,8 @@ mod tests {
     use crate::id::{LibraryId, ThreadId, TicketId, UserId};
     use crate::mount::{Mounts, Owner, Session};
 
-    const PLACE: Place<'_> = Place { partition: "aws", bucket: "b", kms: false, compact: false };
+    const PLACE: PolicyTarget<'_> =
+        PolicyTarget { partition: "aws", bucket: "b", kms: false, compact: false };
 
     fn session(user: &str, thread: &str, ticket: &str, libraries: &[&str]) -> Vec<Reach> {
         let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap()).collect();
@@ -129,7 +130,7 @@ mod tests {
         for case in cases {
             let given = &case["input"];
             let (text, is) = (|name: &str| given[name].as_str(), |name: &str| given[name] == true);
-            let place = Place {
+            let place = PolicyTarget {
                 partition: text("partition").unwrap(),
                 bucket: text("bucket").unwrap(),
                 kms: is("kms"),
@@ -172,7 +173,7 @@ mod tests {
         let uuid = "9f1c2d34-5a6b-4c7d-8e9f-0a1b2c3d4e5f";
         let (bucket, user) = ("acme-skillfs-production", "auth0|65f1c0ffee65f1c0ffee65f1");
         let fit = |bucket, user, thread: &str, ticket: &str, library: &dyn Fn(usize) -> String, compact| {
-            let place = Place { bucket, compact, ..PLACE };
+            let place = PolicyTarget { bucket, compact, ..PLACE };
             let fits = |count: &usize| {
                 let ids: Vec<_> = (0..*count).map(library).collect();
                 let ids: Vec<_> = ids.iter().map(String::as_str).collect();

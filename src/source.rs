@@ -69,9 +69,9 @@ use crate::path::{SkillPath, check_relative, parents};
 
 /// What is kept until nobody needs the files in it: the folder that an archive or a repository lies in.
 #[cfg(feature = "import")]
-type Kept = Arc<tempfile::TempDir>;
+type TempGuard = Arc<tempfile::TempDir>;
 #[cfg(not(feature = "import"))]
-type Kept = Arc<()>;
+type TempGuard = Arc<()>;
 
 /// The category's description, beside its skills.
 const DESCRIPTION_FILE: &str = "DESCRIPTION.md";
@@ -95,7 +95,7 @@ pub struct Source {
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
     #[cfg_attr(not(feature = "import"), expect(dead_code, reason = "only what is unpacked needs it"))]
-    kept: Option<Kept>,
+    kept: Option<TempGuard>,
 }
 
 /// A skill of a source.
@@ -199,13 +199,13 @@ pub struct SourceFile {
     /// The SHA-256 of its bytes.
     pub sha256: Digest,
     /// Where its bytes are.
-    pub content: Content,
+    pub content: FileContent,
 }
 
 /// Where the bytes of a file are.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Content {
+pub enum FileContent {
     /// In a local file.
     File(PathBuf),
     /// In memory.
@@ -218,7 +218,7 @@ impl SourceFile {
     pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         let sha256 = Digest::of(&bytes);
-        Self { name: name.into(), size: bytes.len() as u64, sha256, content: Content::Bytes(bytes) }
+        Self { name: name.into(), size: bytes.len() as u64, sha256, content: FileContent::Bytes(bytes) }
     }
 
     /// All its bytes: the same that were there when the source was read.
@@ -228,8 +228,8 @@ impl SourceFile {
     /// when it cannot be read.
     pub fn read(&self) -> Result<Bytes> {
         let path = match &self.content {
-            Content::Bytes(bytes) => return Ok(bytes.clone()),
-            Content::File(path) => path,
+            FileContent::Bytes(bytes) => return Ok(bytes.clone()),
+            FileContent::File(path) => path,
         };
         let mut bytes = Vec::new();
         // One byte more than there was tells that it has grown, without reading all of it.
@@ -247,8 +247,8 @@ impl SourceFile {
     /// [`ErrorKind::NotFound`] or [`ErrorKind::Denied`] when it cannot be opened.
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match &self.content {
-            Content::Bytes(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
-            Content::File(path) => {
+            FileContent::Bytes(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
+            FileContent::File(path) => {
                 File::open(path).map(|file| Box::new(file) as _).map_err(failed("open", path))
             }
         }
@@ -409,7 +409,7 @@ impl Source {
         folder: &Path,
         name: Option<&str>,
         origin: Origin,
-        kept: Option<Kept>,
+        kept: Option<TempGuard>,
         options: &SourceOptions,
     ) -> Result<Self> {
         let mut source = Self {

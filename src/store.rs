@@ -43,7 +43,7 @@ pub(crate) use self::bucket::Store;
 pub use self::components::Components;
 pub(crate) use self::failure::Reason;
 pub(crate) use self::get::{Body, Expect, Fetched};
-pub(crate) use self::history::{History, Properties, Seen, WriteId};
+pub(crate) use self::history::{History, ObjectProperties, Seen, WriteId};
 pub(crate) use self::inspect::{Heard, Trouble, Versioning};
 pub use self::intercept::RequestCounts;
 pub(crate) use self::list::{Listed, Lister};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::library::{LibraryKind, State};
+use super::library::{LibraryKind, LibraryState};
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
@@ -88,7 +88,7 @@ impl SkillFs {
     /// Those of the storage.
     pub async fn library_skills(&self, library: &Library) -> Result<Vec<ListedSkill>> {
         let backend = self.own_session(&library.session()).fresh();
-        Ok(skills(&State::load(&backend, library).await?))
+        Ok(skills(&LibraryState::load(&backend, library).await?))
     }
 
     /// What a library contains. Costs what [`SkillFs::library_skills`] does, and a listing of what is stored for its
@@ -98,7 +98,7 @@ impl SkillFs {
     /// Those of the storage.
     pub async fn library_stats(&self, library: &Library) -> Result<LibraryStats> {
         let backend = self.own_session(&library.session()).fresh();
-        let state = State::load(&backend, library).await?;
+        let state = LibraryState::load(&backend, library).await?;
         let skills = skills(&state);
         let stored = match &state.index {
             Some(_) => backend.objects(&library.blobs()).await?,
@@ -166,7 +166,7 @@ impl SkillFs {
     }
 }
 
-fn skills(state: &State) -> Vec<ListedSkill> {
+fn skills(state: &LibraryState) -> Vec<ListedSkill> {
     let index = state.index.as_ref().map(|found| &found.value);
     let listed = |path: &SkillPath| {
         let files = || state.tree.files_in(path.as_str());

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::compare::FileAction;
 use super::library::{Versioned, mirrored_keys, read_index, read_mirror, read_record};
 use super::new::{NewContent, NewFile};
-use super::protocol::{self, Act, Key};
+use super::protocol::{self, Act, MirrorKey};
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, Mirror};
@@ -31,7 +31,7 @@ pub struct Drift {
 
 /// What a key contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct SeenKey {
     pub(super) etag: String,
     pub(super) size: u64,
     pub(super) sha256: Option<Digest>,
@@ -39,10 +39,10 @@ pub(super) struct Seen {
 
 /// One key, compared.
 #[derive(Debug, Clone)]
-pub(super) struct Compared {
+pub(super) struct ComparedKey {
     pub(super) act: Act,
     /// What is there; `None` for nothing.
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<SeenKey>,
 }
 
 /// The mirror's record, and what this process has written since.
@@ -87,11 +87,11 @@ impl Recorded {
         &self,
         index: &Index,
         path: &str,
-        seen: Option<&Seen>,
+        seen: Option<&SeenKey>,
         named: bool,
         overwrite: bool,
     ) -> Act {
-        let key = Key {
+        let key = MirrorKey {
             wanted: index.files.get(path).map(|file| &file.sha256),
             mirrored: self.contents.get(path),
             recorded: self.etags.get(path),
@@ -110,14 +110,15 @@ pub(super) async fn compare(
     recorded: &Recorded,
     present: &BTreeMap<String, Meta>,
     overwrite: bool,
-) -> Result<BTreeMap<String, Compared>> {
+) -> Result<BTreeMap<String, ComparedKey>> {
     let paths: BTreeSet<&String> = present.keys().chain(index.files.keys()).collect();
-    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut seen: BTreeMap<String, SeenKey> = BTreeMap::new();
     for (path, meta) in present {
         let (etag, size) = (meta.etag.clone().unwrap_or_default(), meta.size);
-        seen.insert(path.clone(), Seen { etag, size, sha256: None });
+        seen.insert(path.clone(), SeenKey { etag, size, sha256: None });
     }
-    let decide = |path: &str, seen: Option<&Seen>, named| recorded.act(index, path, seen, named, overwrite);
+    let decide =
+        |path: &str, seen: Option<&SeenKey>, named| recorded.act(index, path, seen, named, overwrite);
     let look = |path: &&&String| decide(path, seen.get(**path), false) == Act::Look;
     let looks: Vec<String> = paths.iter().filter(look).map(|path| (**path).clone()).collect();
     let reads = looks.into_iter().map(|path| async move {
@@ -136,12 +137,12 @@ pub(super) async fn compare(
             unclear.insert(path.clone(), sha256);
         }
         let (etag, size) = (meta.etag.unwrap_or_default(), meta.size);
-        seen.insert(path, Seen { etag, size, sha256: Some(sha256) });
+        seen.insert(path, SeenKey { etag, size, sha256: Some(sha256) });
     }
     let named = named(backend, library, index, unclear).await;
     let compared = |path: &String| {
         let seen = seen.get(path);
-        (path.clone(), Compared { act: decide(path, seen, named.contains(path)), seen: seen.cloned() })
+        (path.clone(), ComparedKey { act: decide(path, seen, named.contains(path)), seen: seen.cloned() })
     };
     Ok(paths.into_iter().map(compared).collect())
 }
@@ -172,7 +173,7 @@ pub(super) async fn named(
 }
 
 /// What others have changed.
-pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, Compared>) -> Vec<Drift> {
+pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, ComparedKey>) -> Vec<Drift> {
     let drift = compared.iter().filter(|(_, key)| key.act == Act::Drift);
     drift
         .map(|(path, key)| {
@@ -212,8 +213,13 @@ pub(super) async fn to_publish(
     let drift = compared.into_iter().filter(|(_, key)| key.act == Act::Drift);
     Ok(drift
         .map(|(path, key)| {
-            let new = key.seen.and_then(|Seen { etag, size, sha256 }| {
-                Some(NewFile { name: path.clone(), size, sha256: sha256?, content: NewContent::Key(etag) })
+            let new = key.seen.and_then(|SeenKey { etag, size, sha256 }| {
+                Some(NewFile {
+                    name: path.clone(),
+                    size,
+                    sha256: sha256?,
+                    content: NewContent::MirrorKey(etag),
+                })
             });
             (path, new)
         })

@@ -44,14 +44,14 @@ impl LibraryKind {
 }
 
 /// What a library contains, and how.
-pub(super) struct State {
+pub(super) struct LibraryState {
     pub(super) kind: LibraryKind,
     pub(super) index: Option<Versioned<Arc<Index>>>,
     /// Its tree. That of a published library has digests, that of a plain one ETags.
     pub(super) tree: Union,
 }
 
-impl State {
+impl LibraryState {
     /// One request for a published library; a listing, too, for any other.
     pub(super) async fn load(backend: &S3Backend, library: &Library) -> Result<Self> {
         let index = read_index(backend, library).await?;

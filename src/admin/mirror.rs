@@ -10,13 +10,13 @@ use std::time::{Duration, SystemTime};
 use futures_util::{StreamExt, TryStreamExt, stream};
 
 use super::compare::FileAction;
-use super::drift::{self, Compared, Drift, Recorded, Seen};
+use super::drift::{self, ComparedKey, Drift, Recorded, SeenKey};
 use super::library::{
     Versioned, fresh_id, mirrored_keys, only_over, read_index, read_mirror, write_document,
 };
 use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
-use super::work::{AT_ONCE, PushWatch, WORTH_A_COPY, Work};
+use super::work::{AT_ONCE, PushWatch, Transfers, WORTH_A_COPY};
 use crate::ambient::{Instant, unix_seconds};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
@@ -203,7 +203,7 @@ impl<'a> Mirroring<'a> {
         index: &Index,
         mirror: Option<&Mirror>,
         keys: &Keys,
-    ) -> Result<(Recorded, BTreeMap<String, Compared>)> {
+    ) -> Result<(Recorded, BTreeMap<String, ComparedKey>)> {
         // What an earlier mirror has recorded of a library that was plain since says nothing.
         let mirror = mirror.filter(|_| !self.adopting);
         let mut recorded = Recorded::of(self.backend, self.library, index, mirror).await;
@@ -264,7 +264,7 @@ impl<'a> Mirroring<'a> {
         &self,
         index: &Index,
         recorded: &Recorded,
-        compared: BTreeMap<String, Compared>,
+        compared: BTreeMap<String, ComparedKey>,
         keys: &mut Keys,
         etags: &mut BTreeMap<String, String>,
         started: Option<u64>,
@@ -278,10 +278,10 @@ impl<'a> Mirroring<'a> {
             };
         }
         let size = |path: &str| index.files.get(path).map_or(0, |file| file.size);
-        let todo: Vec<(String, Compared)> =
+        let todo: Vec<(String, ComparedKey)> =
             compared.into_iter().filter(|(_, key)| matches!(key.act, Act::Write | Act::Delete)).collect();
         let total = (todo.len() as u64, todo.iter().map(|(path, _)| size(path)).sum());
-        let work = Work::new(self.backend, self.library, "mirroring", total, self.watch);
+        let work = Transfers::new(self.backend, self.library, "mirroring", total, self.watch);
         let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
         let phases = [(Act::Delete, true), (Act::Write, false), (Act::Write, true), (Act::Delete, false)];
         for (act, own_file) in phases {
@@ -326,11 +326,11 @@ impl<'a> Mirroring<'a> {
     /// Writes or deletes one key. When its condition fails, the index is read again before anything is decided.
     async fn write_key(
         &self,
-        work: &Work<'_>,
+        work: &Transfers<'_>,
         index: &Index,
         recorded: &Recorded,
         path: &str,
-        mut key: Compared,
+        mut key: ComparedKey,
         started: Option<u64>,
     ) -> Result<(String, Result<Done, Overtaken>)> {
         let (location, object) = self.library.file(path)?;
@@ -393,7 +393,7 @@ impl<'a> Mirroring<'a> {
             }
             let found =
                 self.backend.digest_object(object.key()).await.map_err(|e| e.during("read", &location))?;
-            let seen = found.map(|(sha256, meta)| Seen {
+            let seen = found.map(|(sha256, meta)| SeenKey {
                 etag: meta.etag.unwrap_or_default(),
                 size: meta.size,
                 sha256: Some(sha256),
@@ -402,7 +402,7 @@ impl<'a> Mirroring<'a> {
             let unclear = unclear.filter(|(_, sha256)| wanted.map(|file| file.sha256) != Some(*sha256));
             let named = drift::named(self.backend, self.library, index, unclear.into_iter().collect()).await;
             let act = recorded.act(index, path, seen.as_ref(), named.contains(path), self.overwrite);
-            key = Compared { act, seen };
+            key = ComparedKey { act, seen };
         }
         told(Err(Overtaken))
     }
@@ -410,7 +410,7 @@ impl<'a> Mirroring<'a> {
     /// One file of the newest release, over the version that was seen.
     async fn put(
         &self,
-        work: &Work<'_>,
+        work: &Transfers<'_>,
         index: &Index,
         path: &str,
         seen: Option<&str>,
@@ -440,7 +440,7 @@ fn changed_keys(
     base: &Index,
     mirror: &Mirror,
     overwrite: bool,
-) -> (Recorded, BTreeMap<String, Compared>) {
+) -> (Recorded, BTreeMap<String, ComparedKey>) {
     let contents = base.files.iter().map(|(path, file)| (path.clone(), file.sha256)).collect();
     let recorded = Recorded { etags: mirror.etags.clone(), contents, complete: true };
     let paths: BTreeSet<&String> = base.files.keys().chain(index.files.keys()).collect();
@@ -448,9 +448,9 @@ fn changed_keys(
     let changed = paths.into_iter().filter(|path| digest(base, path) != digest(index, path));
     let compared = changed.map(|path| {
         let etag = recorded.etags.get(path).filter(|etag| *etag != REMOVED).cloned();
-        let seen = etag.map(|etag| Seen { etag, size: 0, sha256: None });
+        let seen = etag.map(|etag| SeenKey { etag, size: 0, sha256: None });
         let act = recorded.act(index, path, seen.as_ref(), false, overwrite);
-        (path.clone(), Compared { act, seen })
+        (path.clone(), ComparedKey { act, seen })
     });
     let compared = compared.collect();
     (recorded, compared)

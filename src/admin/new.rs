@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::index::{Digest, Origin, ReleaseId};
+use crate::index::{BlobOrigin, Digest, ReleaseId};
 use crate::manifest::skill_file;
 use crate::mount::Library;
 use crate::path::SkillPath;
-use crate::source::{Content, OriginKind, SkillFiles, Source, SourceFile};
+use crate::source::{FileContent, OriginKind, SkillFiles, Source, SourceFile};
 
 /// A file to be published.
 #[derive(Debug, Clone)]
@@ -28,9 +28,9 @@ pub(crate) enum NewContent {
     /// In a local file, which must still have the digest when it is read.
     Local(PathBuf),
     /// In a blob of a release that the library lists.
-    Blob(Arc<Origin>),
+    Blob(Arc<BlobOrigin>),
     /// In the library's own key, in this version.
-    Key(String),
+    MirrorKey(String),
 }
 
 impl NewFile {
@@ -195,8 +195,8 @@ pub(super) const DESCRIPTION: &str = "DESCRIPTION.md";
 impl From<&SourceFile> for NewFile {
     fn from(file: &SourceFile) -> Self {
         let content = match &file.content {
-            Content::File(path) => NewContent::Local(path.clone()),
-            Content::Bytes(bytes) => NewContent::Bytes(bytes.clone()),
+            FileContent::File(path) => NewContent::Local(path.clone()),
+            FileContent::Bytes(bytes) => NewContent::Bytes(bytes.clone()),
         };
         Self { name: file.name.clone(), size: file.size, sha256: file.sha256, content }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::drift::{MirrorState, compare_mirror};
-use super::library::{LibraryKind, State};
+use super::library::{LibraryKind, LibraryState};
 use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::index::Index;
@@ -23,7 +23,7 @@ pub(crate) struct Overview {
 
 impl Overview {
     pub(crate) async fn of(backend: &S3Backend, library: &Library) -> Result<Self> {
-        let state = State::load(backend, library).await?;
+        let state = LibraryState::load(backend, library).await?;
         let index: Option<&Arc<Index>> = state.index.as_ref().map(|found| &found.value);
         let mirror = match index.filter(|index| index.is_published()) {
             Some(index) => Some(compare_mirror(backend, library, index).await?),

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::compare::Change;
 use super::library::only_over;
 use super::plan::Plan;
-use super::work::{AT_ONCE, PushWatch, Work};
+use super::work::{AT_ONCE, PushWatch, Transfers};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::skill_file_rank;
@@ -18,7 +18,7 @@ use crate::store::Meta;
 pub(super) async fn write(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>) -> Result<(u64, u64)> {
     let new = || plan.changes.iter().filter_map(|change| change.after.as_ref());
     let bytes = new().map(|file| file.size).sum();
-    let work = Work::new(backend, &plan.library, "writing", (plan.changes.len() as u64, bytes), watch);
+    let work = Transfers::new(backend, &plan.library, "writing", (plan.changes.len() as u64, bytes), watch);
     let work = &work;
     let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
     for (writes, own_file) in [(false, true), (true, false), (true, true), (false, false)] {
@@ -32,7 +32,7 @@ pub(super) async fn write(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>
     Ok((new().count() as u64, bytes))
 }
 
-async fn write_one(work: &Work<'_>, plan: &Plan, change: &Change) -> Result<()> {
+async fn write_one(work: &Transfers<'_>, plan: &Plan, change: &Change) -> Result<()> {
     let Change { path, before, after } = change;
     let (location, key) = plan.library.file(path)?;
     let written = match after {

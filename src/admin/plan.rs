@@ -12,7 +12,7 @@ use super::compare::{
     Action, Adopted, Change, Compared, Digests, FileChange, PlannedSkill, adopted, compare, diff, paths,
 };
 use super::drift;
-use super::library::{LibraryKind, State, Versioned, read_record};
+use super::library::{LibraryKind, LibraryState, Versioned, read_record};
 use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
 use crate::backend::{S3Backend, SkillFs, Union, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
@@ -189,7 +189,7 @@ async fn plan_once(
     task: &Task,
     options: &PushOptions,
 ) -> Result<Plan> {
-    let state = State::load(backend, library).await?;
+    let state = LibraryState::load(backend, library).await?;
     if state.index.is_none() && backend.has_objects(&library.releases()).await? {
         return Err(Error::new(ErrorKind::Corrupt, format!("{library} has releases, and its index is lost"))
             .with_hint(

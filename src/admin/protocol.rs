@@ -61,7 +61,7 @@ pub(super) fn push_expired(since_first_upload: Duration, retention: Retention) -
 
 /// What is known of one key of the mirror.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Key<'a, D, E> {
+pub(super) struct MirrorKey<'a, D, E> {
     /// The content that the newest release has at this path.
     pub(super) wanted: Option<&'a D>,
     /// The content that belongs to `recorded`: what the mirrored release has at this path, or what we wrote
@@ -93,7 +93,11 @@ pub(super) enum Act {
 
 /// Decides about one key. `complete`: the mirror was known to be complete, so that a key that is missing was
 /// removed by someone else. `overwrite`: drift is replaced.
-pub(super) fn act<D: PartialEq, E: PartialEq>(key: &Key<'_, D, E>, complete: bool, overwrite: bool) -> Act {
+pub(super) fn act<D: PartialEq, E: PartialEq>(
+    key: &MirrorKey<'_, D, E>,
+    complete: bool,
+    overwrite: bool,
+) -> Act {
     let replace = if key.wanted.is_some() { Act::Write } else { Act::Delete };
     match key.present {
         None if key.wanted.is_none() => Act::Keep,

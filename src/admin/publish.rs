@@ -11,19 +11,21 @@ use tracing::instrument;
 
 use super::compare::{Action, Change};
 use super::drift::Drift;
-use super::library::{LibraryKind, State, Versioned, fresh_id, nothing_there, read_index, write_document};
+use super::library::{
+    LibraryKind, LibraryState, Versioned, fresh_id, nothing_there, read_index, write_document,
+};
 use super::mirror::{Mirrored, Mirroring};
 use super::new::{IntoKind, PushOptions};
 use super::new::{NewContent, NewFile};
 use super::plan::{Plan, Task};
 use super::protocol::{self, Commit};
-use super::release::{AdoptedFile, Upload, next_index};
-use super::work::{AT_ONCE, PushWatch, Work};
+use super::release::{AdoptedFile, PendingRelease, next_index};
+use super::work::{AT_ONCE, PushWatch, Transfers};
 use super::{plain, prune};
 use crate::ambient::Instant;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Digest, Index, Kind, MAX_BYTES, ReleaseId};
+use crate::index::{Digest, Index, IndexKind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
 
 /// Every so many releases, objects that nothing refers to are pruned.
@@ -113,7 +115,7 @@ impl SkillFs {
             return Ok(published);
         }
         backend.check_conditions(library).await?;
-        let mut upload = Upload {
+        let mut upload = PendingRelease {
             id: fresh_id(&backend)?,
             began: backend.server_time(),
             blobs: BTreeSet::new(),
@@ -171,7 +173,7 @@ impl SkillFs {
         backend: &S3Backend,
         plan: &Plan,
         adopted: &[AdoptedFile],
-        upload: &mut Upload,
+        upload: &mut PendingRelease,
         watch: PushWatch<'_>,
     ) -> Result<(Index, Option<Arc<Index>>)> {
         let library = &plan.library;
@@ -279,7 +281,7 @@ impl SkillFs {
         loop {
             let found = match read_index(&backend, library).await? {
                 Some(found) => found,
-                None if State::load(&backend, library).await?.kind == LibraryKind::Empty => {
+                None if LibraryState::load(&backend, library).await?.kind == LibraryKind::Empty => {
                     return Err(nothing_there(library));
                 }
                 None => return Err(plain_already(library)),
@@ -321,7 +323,7 @@ impl SkillFs {
                 .with_hint("try again in an hour"));
             }
             let Index { release, releases, .. } = index.clone();
-            let plain = Index { release, releases, ..Index::new(Kind::Plain, fresh_id(&backend)?) };
+            let plain = Index { release, releases, ..Index::new(IndexKind::Plain, fresh_id(&backend)?) };
             let bytes = encode(&plain, library)?;
             let base = Versioned { value: Arc::new(index), etag, modified };
             if self.swap(&backend, library, &plain, bytes, Some(&base), backend.server_time()).await? {
@@ -362,11 +364,11 @@ pub(super) fn encode(index: &Index, library: &Library) -> Result<Vec<u8>> {
 async fn adopt(
     backend: &S3Backend,
     plan: &Plan,
-    upload: &mut Upload,
+    upload: &mut PendingRelease,
     watch: PushWatch<'_>,
 ) -> Result<Vec<AdoptedFile>> {
     let Some(adopted) = &plan.adopted else { return Ok(Vec::new()) };
-    let work = Work::new(backend, &plan.library, "adopting", (adopted.files, adopted.bytes), watch);
+    let work = Transfers::new(backend, &plan.library, "adopting", (adopted.files, adopted.bytes), watch);
     let changed: BTreeSet<&str> = plan.changes.iter().map(|change| change.path.as_str()).collect();
     let (work, id) = (&work, &upload.id);
     let reads: Vec<_> = plan
@@ -397,7 +399,7 @@ async fn adopt(
 async fn upload_changes(
     backend: &S3Backend,
     plan: &Plan,
-    upload: &mut Upload,
+    upload: &mut PendingRelease,
     watch: PushWatch<'_>,
 ) -> Result<()> {
     let named: BTreeSet<Digest> =
@@ -413,7 +415,7 @@ async fn upload_changes(
         }
     }
     let total = (wanted.len() as u64, wanted.values().map(|(_, file)| file.size).sum());
-    let work = Work::new(backend, &plan.library, "uploading", total, watch);
+    let work = Transfers::new(backend, &plan.library, "uploading", total, watch);
     let from = plan.options.copy_from.as_ref().map(|(library, id)| (library, id));
     let uploads: Vec<_> =
         wanted.values().map(|(path, file)| work.upload(path, file, &upload.id, from)).collect();

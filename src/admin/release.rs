@@ -10,16 +10,16 @@ use super::compare::{Action, Change};
 use super::new::NewContent;
 use super::plan::{Plan, described_category};
 use super::protocol::{self, Retention};
-use super::work::{AT_ONCE, PushProgress, Work};
+use super::work::{AT_ONCE, PushProgress, Transfers};
 use crate::ambient::unix_seconds;
 use crate::backend::{S3Backend, find_skills};
 use crate::error::{Error, Result};
-use crate::index::{Digest, Index, IndexedFile, Kind, Origin, ReleaseId, ReleaseNote};
+use crate::index::{BlobOrigin, Digest, Index, IndexKind, IndexedFile, ReleaseId, ReleaseNote};
 use crate::manifest::read_description;
 use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
 
 /// A release on its way: its id, and what it has uploaded.
-pub(super) struct Upload {
+pub(super) struct PendingRelease {
     pub(super) id: ReleaseId,
     pub(super) began: SystemTime,
     pub(super) blobs: BTreeSet<Digest>,
@@ -40,14 +40,14 @@ pub(super) async fn next_index(
     backend: &S3Backend,
     plan: &Plan,
     adopted: &[AdoptedFile],
-    upload: &Upload,
+    upload: &PendingRelease,
     retention: Retention,
 ) -> Result<Index> {
     let at = unix_seconds(backend.server_time());
     let base = plan.base.index.as_ref().map(|base| &*base.value);
     let number = base.map_or(0, |base| base.release).saturating_add(1);
-    let origin = Arc::new(Origin { id: upload.id.clone(), release: number, at });
-    let mut index = Index::new(Kind::Published, upload.id.clone());
+    let origin = Arc::new(BlobOrigin { id: upload.id.clone(), release: number, at });
+    let mut index = Index::new(IndexKind::Published, upload.id.clone());
     index.release = number;
     if let Some(base) = base {
         (index.releases, index.pins) = (base.releases.clone(), base.pins.clone());
@@ -61,7 +61,7 @@ pub(super) async fn next_index(
         let (blob, since) = (origin.clone(), origin.clone());
         index.files.insert(path.clone(), IndexedFile { size: *size, sha256: *sha256, blob, since });
     }
-    let named: BTreeMap<Digest, &Arc<Origin>> = base.iter().flat_map(|base| base.blobs()).collect();
+    let named: BTreeMap<Digest, &Arc<BlobOrigin>> = base.iter().flat_map(|base| base.blobs()).collect();
     for Change { path, after, .. } in &plan.changes {
         let Some(file) = after else {
             index.files.remove(path);
@@ -119,7 +119,7 @@ async fn tell_heads(
     backend: &S3Backend,
     plan: &Plan,
     adopted: &[AdoptedFile],
-    origin: &Arc<Origin>,
+    origin: &Arc<BlobOrigin>,
     index: &mut Index,
 ) -> Result<()> {
     let contents: BTreeMap<Digest, &NewContent> = plan
@@ -148,14 +148,14 @@ async fn tell_heads(
         }
     }
     let silent = |_: PushProgress| ();
-    let work = Work::new(backend, &plan.library, "", (0, 0), &silent);
+    let work = Transfers::new(backend, &plan.library, "", (0, 0), &silent);
     let (work, contents, etags) = (&work, &contents, &etags);
     let reads: Vec<_> = reads
         .into_iter()
         .map(|(path, file, skill)| async move {
             let content = match (contents.get(&file.sha256), etags.get(path.as_str())) {
                 (Some(content), _) => (*content).clone(),
-                (None, Some(etag)) => NewContent::Key((*etag).to_owned()),
+                (None, Some(etag)) => NewContent::MirrorKey((*etag).to_owned()),
                 (None, None) => NewContent::Blob(file.blob.clone()),
             };
             let _room = work.room(file.size).await?;

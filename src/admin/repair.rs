@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use super::library::{Versioned, only_over, read_index};
 use super::mirror::Mirroring;
-use super::verify::{Intact, Problem, Severity, Verified, intact_releases, restorable, stored_blobs};
+use super::verify::{Intact, Problem, Verified, intact_releases, restorable, stored_blobs};
 use super::work::PushWatch;
 use crate::backend::{S3Backend, SkillFs};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::{Digest, Index};
+use crate::manifest::Severity;
 use crate::mount::Library;
 use crate::path::leaf;
 

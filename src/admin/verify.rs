@@ -9,12 +9,12 @@ use tracing::instrument;
 
 use super::compare::FileAction;
 use super::drift::{Drift, MirrorState, compare_mirror};
-use super::library::{LibraryKind, State, Versioned, nothing_there, read_record};
+use super::library::{LibraryKind, LibraryState, Versioned, nothing_there, read_record};
 use super::work::{PushProgress, PushWatch};
 use crate::backend::{S3Backend, SkillFs, Union};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index};
-use crate::manifest::validate;
+use crate::manifest::{Severity, validate};
 use crate::mount::Library;
 use crate::path::{VirtualPath, leaf};
 
@@ -29,18 +29,6 @@ const MANY_FILES: usize = 512;
 const JUDGED_BYTES: u64 = 1024 * 1024;
 /// The index, as a place of problems.
 const INDEX: &str = "index.json";
-
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    /// Something is lost or wrong.
-    Error,
-    /// Something should be looked at.
-    Warning,
-    /// Good to know.
-    Info,
-}
 
 /// Something that a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -95,7 +83,7 @@ impl Verified {
     }
 
     pub(super) fn sort(&mut self) {
-        self.problems.sort_by(|one, other| (one.severity, &one.path).cmp(&(other.severity, &other.path)));
+        self.problems.sort_by(|one, other| (other.severity, &one.path).cmp(&(one.severity, &other.path)));
     }
 }
 
@@ -118,7 +106,7 @@ impl SkillFs {
     pub async fn verify(&self, library: &Library, read: bool, watch: PushWatch<'_>) -> Result<Verified> {
         let backend = self.own_session(&library.session()).fresh();
         let mut found = Verified::default();
-        match State::load(&backend, library).await {
+        match LibraryState::load(&backend, library).await {
             Ok(state) => self.verify_state(&backend, library, state, read, &mut found, watch).await?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let intact = intact_releases(&backend, library).await?;
@@ -149,7 +137,7 @@ impl SkillFs {
         &self,
         backend: &S3Backend,
         library: &Library,
-        state: State,
+        state: LibraryState,
         read: bool,
         found: &mut Verified,
         watch: PushWatch<'_>,
@@ -292,7 +280,7 @@ fn sizes(tree: &Union, found: &mut Verified) {
 async fn read_all(
     backend: &S3Backend,
     library: &Library,
-    state: &State,
+    state: &LibraryState,
     stored: &BTreeSet<String>,
     found: &mut Verified,
     watch: PushWatch<'_>,

@@ -35,7 +35,7 @@ pub struct PushProgress {
 /// Who wants to know how far a push is.
 pub type PushWatch<'w> = &'w (dyn Fn(PushProgress) + Sync);
 
-pub(super) struct Work<'a> {
+pub(super) struct Transfers<'a> {
     pub(super) backend: &'a S3Backend,
     pub(super) library: &'a Library,
     requests: Semaphore,
@@ -47,7 +47,7 @@ pub(super) struct Work<'a> {
     watch: PushWatch<'a>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> Transfers<'a> {
     pub(super) fn new(
         backend: &'a S3Backend,
         library: &'a Library,
@@ -106,7 +106,7 @@ impl<'a> Work<'a> {
                 let lost = || damaged(path, "is not there any more");
                 found.map(|(_, bytes)| bytes).ok_or_else(lost)?
             }
-            NewContent::Key(etag) => self.key(path, etag).await?,
+            NewContent::MirrorKey(etag) => self.key(path, etag).await?,
         };
         let actual = bytes.clone();
         if super::library::blocking(move || Digest::of(&actual)).await? == sha256 {

@@ -12,21 +12,21 @@ use super::S3Backend;
 use super::file::changed_while_read;
 use super::union::UnionFile;
 use super::write::new_properties;
-use crate::cache::Libraries;
+use crate::cache::LibraryPrefixes;
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
 use crate::mount::{KeyPrefix, Library, Mounts, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{
-    ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, PartSource, Properties, Put, WriteId,
+    ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, ObjectProperties, PartSource, Put, WriteId,
 };
 
 impl S3Backend {
     /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
     pub(crate) fn on_library(&self, library: &Library) -> Self {
         let mounts = Mounts::of(&library.session());
-        let libraries = Libraries::new(mounts.skill_layers());
+        let libraries = LibraryPrefixes::new(mounts.skill_layers());
         Self { libraries, mounts: Arc::new(mounts), pinned: None, ..self.clone() }
     }
 
@@ -145,8 +145,10 @@ impl S3Backend {
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
         let id = self.store().write_id()?;
-        let properties =
-            Properties { content_encoding: Some("gzip".to_owned()), ..new_properties("document.json", &id) };
+        let properties = ObjectProperties {
+            content_encoding: Some("gzip".to_owned()),
+            ..new_properties("document.json", &id)
+        };
         self.put_with(key, &id, &properties, content, condition).await
     }
 
@@ -154,7 +156,7 @@ impl S3Backend {
         &self,
         key: &WritableKey,
         id: &WriteId,
-        properties: &Properties,
+        properties: &ObjectProperties,
         content: Bytes,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {

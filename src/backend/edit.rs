@@ -14,7 +14,7 @@ use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::mount::{Location, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{ByteRange, Condition, Expect, Fetched, PartSource, Properties, Put, Seen, WriteId};
+use crate::store::{ByteRange, Condition, Expect, Fetched, ObjectProperties, PartSource, Put, Seen, WriteId};
 use crate::text::{self, Binary, ReplaceError};
 
 /// A file that was edited.
@@ -53,14 +53,14 @@ impl Queues {
 }
 
 /// What is changed: a version, and its content where that is needed.
-struct Base {
+struct EditBase {
     seen: Seen,
     /// `None` when it is too long to be sent again.
     content: Option<Vec<u8>>,
 }
 
 /// What a change makes of it.
-enum Change<'a> {
+enum Revision<'a> {
     Replace { old: &'a str, new: &'a str, all: bool },
     Append(&'a Bytes),
 }
@@ -115,7 +115,7 @@ impl S3Backend {
                 .at(&path)
                 .with_hint("give the text that shall be replaced; to add text, use append or write"));
         }
-        let (written, replacements) = self.change(&target, &key, Change::Replace { old, new, all }).await?;
+        let (written, replacements) = self.change(&target, &key, Revision::Replace { old, new, all }).await?;
         let Written { path, size, etag } = written;
         Ok(Edited { path, replacements, size, etag })
     }
@@ -124,10 +124,15 @@ impl S3Backend {
     async fn append_path(&self, path: VirtualPath, content: Bytes) -> Result<Written> {
         let (target, key) = self.file_target(&path)?;
         self.check_file_size(&path, content.len() as u64)?;
-        Ok(self.change(&target, &key, Change::Append(&content)).await?.0)
+        Ok(self.change(&target, &key, Revision::Append(&content)).await?.0)
     }
 
-    async fn change(&self, target: &Target, key: &WritableKey, change: Change<'_>) -> Result<(Written, u64)> {
+    async fn change(
+        &self,
+        target: &Target,
+        key: &WritableKey,
+        change: Revision<'_>,
+    ) -> Result<(Written, u64)> {
         let path = &target.path;
         let deadline = Instant::now() + self.shared.conflict_patience;
         let conditional = self.conditions(target).await?;
@@ -165,7 +170,7 @@ impl S3Backend {
         &self,
         target: &Target,
         key: &WritableKey,
-        change: &Change<'_>,
+        change: &Revision<'_>,
         id: &WriteId,
         conditional: bool,
     ) -> Result<Option<(Written, u64)>> {
@@ -178,33 +183,33 @@ impl S3Backend {
             false => Condition::Always,
         };
         let properties = match seen {
-            Some(seen) => Properties {
+            Some(seen) => ObjectProperties {
                 history: seen.properties.history.grown(id, &seen.meta),
                 ..seen.properties.clone()
             },
             None => new_file(path, id),
         };
         let (pieces, replacements) = match (base, change) {
-            (None, Change::Append(more)) => (self.pieces((*more).clone()), 0),
-            (None, Change::Replace { .. }) => return Err(self.nothing_there(path).await),
-            (Some(Base { content: Some(mut content), .. }), Change::Append(more)) => {
+            (None, Revision::Append(more)) => (self.pieces((*more).clone()), 0),
+            (None, Revision::Replace { .. }) => return Err(self.nothing_there(path).await),
+            (Some(EditBase { content: Some(mut content), .. }), Revision::Append(more)) => {
                 content.extend_from_slice(more);
                 (self.pieces(content.into()), 0)
             }
             // A long file as it is, and more behind it.
-            (Some(Base { content: None, seen }), Change::Append(more)) => {
+            (Some(EditBase { content: None, seen }), Revision::Append(more)) => {
                 let mut pieces = self.copied(key.key(), &seen)?;
                 pieces.extend(self.pieces((*more).clone()).into_iter().filter(|piece| piece.len() > 0));
                 (pieces, 0)
             }
-            (Some(Base { content: Some(content), seen }), Change::Replace { old, new, all }) => {
+            (Some(EditBase { content: Some(content), seen }), Revision::Replace { old, new, all }) => {
                 // What a read takes, or no more than it was.
                 let most = self.shared.max_read_bytes.max(seen.meta.size);
                 let (content, count) = text::replace(&content, old, new, *all, most)
                     .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
                 (self.pieces(content.into()), count)
             }
-            (Some(Base { content: None, seen }), Change::Replace { .. }) => {
+            (Some(EditBase { content: None, seen }), Revision::Replace { .. }) => {
                 let (size, most) = (seen.meta.size, self.shared.max_read_bytes);
                 return Err(Error::new(
                     ErrorKind::TooLarge,
@@ -227,10 +232,15 @@ impl S3Backend {
     }
 
     /// What is there, with its content if that is needed and not too long. One request.
-    async fn base(&self, path: &VirtualPath, key: &WritableKey, change: &Change<'_>) -> Result<Option<Base>> {
+    async fn base(
+        &self,
+        path: &VirtualPath,
+        key: &WritableKey,
+        change: &Revision<'_>,
+    ) -> Result<Option<EditBase>> {
         let most = match change {
-            Change::Append(_) => self.store().single_put_bytes(),
-            Change::Replace { .. } => self.shared.max_read_bytes,
+            Revision::Append(_) => self.store().single_put_bytes(),
+            Revision::Replace { .. } => self.shared.max_read_bytes,
         };
         let during = |error: Error| error.during("read", path);
         let fetched = self.store().get(key.key(), ByteRange::WHOLE, Expect::Any).await.map_err(during)?;
@@ -241,7 +251,7 @@ impl S3Backend {
             body.collect(self.store(), bytes).await.map_err(during)?;
         }
         self.saw(key, &meta);
-        Ok(Some(Base { seen: Seen { meta, properties: *properties }, content }))
+        Ok(Some(EditBase { seen: Seen { meta, properties: *properties }, content }))
     }
 
     /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.

@@ -11,7 +11,7 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::union::below_mount;
-use super::walk::{At, Candidate, Item, Place, Walk};
+use super::walk::{At, Candidate, Item, Walk, WalkRoot};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::Location;
@@ -178,7 +178,7 @@ impl Search {
     }
 
     /// What to list: all below the root, or no more than the pattern can match.
-    fn start(&self) -> Result<VecDeque<Place>> {
+    fn start(&self) -> Result<VecDeque<WalkRoot>> {
         // An error of the root itself comes before all others.
         self.backend.place(&self.root.path)?;
         let mut top = self.root.path.clone();

@@ -21,7 +21,7 @@ use super::S3Backend;
 use super::union::{Broken, Union, UnionFile, below_mount};
 use super::view::View;
 use crate::ambient::Instant;
-use crate::cache::{About, Accept, Cached, Detail, Kept, Key, Libraries};
+use crate::cache::{About, Accept, Cached, Detail, Kept, Key, LibraryPrefixes};
 use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::LibraryId;
@@ -71,9 +71,9 @@ impl Cached for KnownIndex {
 
 /// A listing of a plain library, or of the part of it below one name.
 #[derive(Debug)]
-struct Listing(Arc<View>);
+struct PlainListing(Arc<View>);
 
-impl Cached for Listing {
+impl Cached for PlainListing {
     fn weight(&self) -> Option<u64> {
         Some(self.0.weight())
     }
@@ -143,7 +143,7 @@ impl S3Backend {
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.clone());
         }
-        let (about, bound) = (About::Libraries(self.libraries.clone()), self.skills_bound());
+        let (about, bound) = (About::LibraryPrefixes(self.libraries.clone()), self.skills_bound());
         let mut key = Key::<UnionAt>::new(about.clone(), Detail::Only);
         // All of it tells about every part.
         let all_known = self.cache().peek(&key).is_some_and(|all| all.since.elapsed() < bound);
@@ -162,7 +162,7 @@ impl S3Backend {
 
     /// What is known of all libraries of the session together is about this.
     pub(crate) fn about_libraries(&self) -> About {
-        About::Libraries(self.libraries.clone())
+        About::LibraryPrefixes(self.libraries.clone())
     }
 
     /// What is known of one file of one library is about this.
@@ -313,9 +313,9 @@ impl S3Backend {
     }
 
     /// A listing of a plain library, no older than the session's bound.
-    async fn listing(&self, library: &Layer, first: &str) -> Result<Kept<Listing>> {
+    async fn listing(&self, library: &Layer, first: &str) -> Result<Kept<PlainListing>> {
         let detail = if first.is_empty() { Detail::Only } else { Detail::named(first) };
-        let key = Key::new(About::Libraries(Libraries::new([library])), detail);
+        let key = Key::new(About::LibraryPrefixes(LibraryPrefixes::new([library])), detail);
         let skills = VirtualPath::top_level(SKILLS);
         let directory = library.directory(&skills.join_exact(first).unwrap_or(skills));
         let fetch = |known| self.clone().fetch_listing(library.top(), directory, known);
@@ -326,8 +326,8 @@ impl S3Backend {
         self,
         library: Directory,
         part: Directory,
-        known: Option<Kept<Listing>>,
-    ) -> Result<Listing> {
+        known: Option<Kept<PlainListing>>,
+    ) -> Result<PlainListing> {
         let mut lister = Lister::new(part.prefix(), Depth::All);
         let mut items = Vec::new();
         while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", part.path()))? {
@@ -336,8 +336,8 @@ impl S3Backend {
         let view = View::plain(&library, items);
         // The same as before: whatever was made of it still holds.
         Ok(match known {
-            Some(known) if *known.value.0 == view => Listing(known.value.0.clone()),
-            _ => Listing(Arc::new(view)),
+            Some(known) if *known.value.0 == view => PlainListing(known.value.0.clone()),
+            _ => PlainListing(Arc::new(view)),
         })
     }
 }
@@ -345,8 +345,8 @@ impl S3Backend {
 /// Both at once. A listing that is not needed is not waited for: it may have many pages.
 async fn index_and_listing(
     index: impl Future<Output = Result<Kept<KnownIndex>>>,
-    listing: impl Future<Output = Result<Kept<Listing>>>,
-) -> Result<(Kept<KnownIndex>, Option<Kept<Listing>>)> {
+    listing: impl Future<Output = Result<Kept<PlainListing>>>,
+) -> Result<(Kept<KnownIndex>, Option<Kept<PlainListing>>)> {
     tokio::pin!(index, listing);
     let mut listed = None;
     let index = tokio::select! {

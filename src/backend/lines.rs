@@ -13,11 +13,11 @@ const APART: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct LineIndex {
     pub(super) encoding: &'static Encoding,
-    known: Mutex<Known>,
+    known: Mutex<LineStarts>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct LineStarts {
     starts: Vec<LineStart>,
     /// How many lines the file has, once its end was seen.
     lines: Option<u64>,
@@ -43,7 +43,7 @@ impl LineIndex {
         Self { encoding, known: Mutex::default() }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, LineStarts> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,13 +72,13 @@ impl LineIndex {
 }
 
 /// Watches bytes go by, and remembers where lines begin.
-pub(super) struct Watcher {
+pub(super) struct LineWatcher {
     index: Arc<LineIndex>,
     at: u64,
     line: u64,
 }
 
-impl Watcher {
+impl LineWatcher {
     /// `None` for encodings in which a line end is not one byte.
     pub(super) fn new(index: &Arc<LineIndex>, from: LineStart) -> Option<Self> {
         let wide = index.encoding == UTF_16LE || index.encoding == UTF_16BE;

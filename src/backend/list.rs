@@ -6,7 +6,7 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::file::not_a_directory;
-use super::walk::{Item, Place, Walk, WalkPage};
+use super::walk::{Item, Walk, WalkPage, WalkRoot};
 use crate::cache::{About, Accept, Cached, Detail, Kept, Key};
 use crate::entry::{Depth, Entry, Listing, Page, Tree};
 use crate::error::{ErrorKind, Result};
@@ -67,7 +67,7 @@ impl S3Backend {
     #[instrument(name = "ls", skip_all, fields(?path, ?depth))]
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
         // What `/skills` shows is known as a union, and needs no listing beside it.
-        let Some(Place::Directory(directory)) = self.place(&path)? else {
+        let Some(WalkRoot::Directory(directory)) = self.place(&path)? else {
             return Walk::of(self.clone(), &path, depth)?.collect().await;
         };
         let about = About::Prefix(directory.prefix().as_str().into());

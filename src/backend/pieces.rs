@@ -12,7 +12,7 @@ use super::quota::Room;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{Condition, PartSource, Parts, Payload, Properties, Put, Seen, Write, WriteId};
+use crate::store::{Condition, ObjectProperties, PartSource, Parts, Payload, Put, Seen, Write, WriteId};
 
 /// Parts of one upload that are under way at once.
 const PARTS_AT_ONCE: usize = 4;
@@ -44,7 +44,7 @@ impl S3Backend {
         key: &WritableKey,
         id: &WriteId,
         condition: Condition,
-        properties: &Properties,
+        properties: &ObjectProperties,
         mut pieces: Vec<PartSource>,
     ) -> Result<Put> {
         if pieces.len() <= 1 {

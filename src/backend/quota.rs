@@ -30,13 +30,13 @@ pub(super) fn usages() -> Usages {
 /// What one mount holds.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    state: Mutex<State>,
+    state: Mutex<UsageState>,
     /// One counts, the others wait for it.
     counting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UsageState {
     /// When it was listed, and what there was, with what was written since; `None` when it must be counted anew.
     counted: Option<(Instant, Held)>,
     /// Room that is taken by writes on their way. A count does not see them, and so they stay.
@@ -62,7 +62,7 @@ impl Held {
 }
 
 impl Usage {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UsageState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,7 +18,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, History, Lister, Meta, Properties, Put};
+use crate::store::{Condition, History, Lister, Meta, ObjectProperties, Put};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -69,7 +69,7 @@ struct Copied {
 }
 
 /// What would be copied where.
-struct Source {
+struct CopySource {
     /// Whether it is one file, and no tree.
     is_file: bool,
     items: Vec<CopyItem>,
@@ -199,7 +199,7 @@ impl S3Backend {
         grows: bool,
     ) -> Result<(Transferred, Vec<Copied>)> {
         let (source, there) = tokio::join!(self.source(from, target), self.what_is_at(target));
-        let (Source { is_file, items, hidden }, there) = (source?, there?);
+        let (CopySource { is_file, items, hidden }, there) = (source?, there?);
         let name = from.name().unwrap_or_default();
         if is_file && there.directory && !there.file {
             return Err(is_directory(&target.path)
@@ -275,7 +275,7 @@ impl S3Backend {
                 false => None,
             };
             // It keeps all that was said of it, and begins a history of its own.
-            let properties = Properties { history: History::first(&id), ..seen.properties.clone() };
+            let properties = ObjectProperties { history: History::first(&id), ..seen.properties.clone() };
             let pieces = self.copied(&item.key, &seen).map_err(during)?;
             let put = self.put_pieces(&item.target, &id, condition.clone(), &properties, pieces).await;
             if let Put::Done { .. } = put.map_err(during)? {
@@ -297,7 +297,7 @@ impl S3Backend {
     }
 
     /// Finds what a source is, and what would be copied where.
-    async fn source(&self, from: &VirtualPath, target: &Target) -> Result<Source> {
+    async fn source(&self, from: &VirtualPath, target: &Target) -> Result<CopySource> {
         let Some(place) = self.place(from)? else {
             return Err(Error::new(ErrorKind::InvalidInput, "`/` cannot be copied as a whole")
                 .at(from)
@@ -309,7 +309,7 @@ impl S3Backend {
             // Without a target key it is a mount, which is refused as the directory that it is.
             let (path, to) = (from.clone(), target.path.clone());
             let item = target.key.clone().map(|target| CopyItem { path, key, to, target, marker: false });
-            return Ok(Source { is_file: true, items: item.into_iter().collect(), hidden: 0 });
+            return Ok(CopySource { is_file: true, items: item.into_iter().collect(), hidden: 0 });
         }
         let (mut items, mut hidden, mut marked) = (Vec::new(), 0, HashSet::new());
         let mut walk = Walk::new(now.clone(), Depth::All, [place].into());
@@ -347,21 +347,21 @@ impl S3Backend {
         if !walk.found_any && !self.mounts().any(|mount| mount.path() == from) {
             return Err(now.nothing_there(from).await);
         }
-        Ok(Source { is_file: false, items, hidden })
+        Ok(CopySource { is_file: false, items, hidden })
     }
 
     /// What has the target's name already.
-    async fn what_is_at(&self, target: &Target) -> Result<There> {
+    async fn what_is_at(&self, target: &Target) -> Result<CopyTarget> {
         let file = async {
             let Some(key) = &target.key else { return Ok(false) };
             let seen = self.store().head(key.key()).await;
             Ok::<_, Error>(seen.map_err(|e| e.during("look at", &target.path))?.is_some())
         };
         let (file, directory) = tokio::join!(file, self.is_directory(&target.directory));
-        Ok(There { file: file?, directory: directory? || target.key.is_none() })
+        Ok(CopyTarget { file: file?, directory: directory? || target.key.is_none() })
     }
 
-    async fn check_none_there(&self, target: &Target, items: &[CopyItem], there: There) -> Result<()> {
+    async fn check_none_there(&self, target: &Target, items: &[CopyItem], there: CopyTarget) -> Result<()> {
         if let [item] = items
             && Some(&item.target) == target.key.as_ref()
         {
@@ -384,7 +384,7 @@ impl S3Backend {
 
 /// What has the target's name.
 #[derive(Debug, Clone, Copy)]
-struct There {
+struct CopyTarget {
     file: bool,
     directory: bool,
 }

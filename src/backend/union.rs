@@ -426,14 +426,14 @@ pub(crate) fn below_mount(path: &VirtualPath) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::{Index, IndexedFile, Kind, Origin, ReleaseId};
+    use crate::index::{BlobOrigin, Index, IndexKind, IndexedFile, ReleaseId};
     use crate::store::Meta;
 
     /// A published library with these files.
     fn view(files: &[&str]) -> Arc<View> {
         let id = ReleaseId::parse("r1").unwrap();
-        let origin = Arc::new(Origin { id: id.clone(), release: 1, at: 1 });
-        let mut index = Index::new(Kind::Published, id);
+        let origin = Arc::new(BlobOrigin { id: id.clone(), release: 1, at: 1 });
+        let mut index = Index::new(IndexKind::Published, id);
         for path in files {
             let (blob, since) = (origin.clone(), origin.clone());
             let file = IndexedFile { size: 1, sha256: Digest::of(path.as_bytes()), blob, since };

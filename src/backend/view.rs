@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::index::{Digest, Index, Origin};
+use crate::index::{BlobOrigin, Digest, Index};
 use crate::manifest::skill_file_rank;
 use crate::mount::Directory;
 use crate::path::{SkillPath, is_exact, parents};
@@ -45,7 +45,7 @@ pub(crate) struct ViewFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) sha256: Digest,
-    pub(crate) origin: Arc<Origin>,
+    pub(crate) origin: Arc<BlobOrigin>,
 }
 
 impl View {

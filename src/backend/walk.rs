@@ -13,7 +13,7 @@ use crate::store::{Body, ByteRange, Listed, Lister, Meta};
 
 /// Something to list.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum WalkRoot {
     Directory(Directory),
     /// Below `/skills`.
     Layered(VirtualPath),
@@ -71,7 +71,7 @@ pub(super) struct Walk {
     /// What is known without a request: the mounts, when `/` is listed.
     mounts: Option<WalkPage>,
     /// What is still to list; more than one only below `/`.
-    left: VecDeque<Place>,
+    left: VecDeque<WalkRoot>,
     lister: Option<Lister>,
     /// The directories that the last key of a recursive listing was in.
     open: Vec<String>,
@@ -85,18 +85,18 @@ pub(super) struct Walk {
 
 impl S3Backend {
     /// Where the content of a path is listed; none for `/`.
-    pub(super) fn place(&self, path: &VirtualPath) -> Result<Option<Place>> {
+    pub(super) fn place(&self, path: &VirtualPath) -> Result<Option<WalkRoot>> {
         Ok(match self.mounts.resolve(path)? {
             Location::Mount(directory) | Location::Inside { directory, .. } => {
-                Some(Place::Directory(directory))
+                Some(WalkRoot::Directory(directory))
             }
-            Location::Layered => Some(Place::Layered(path.clone())),
+            Location::Layered => Some(WalkRoot::Layered(path.clone())),
             Location::Root => None,
         })
     }
 
     /// All mounts.
-    pub(super) fn all_places(&self) -> Result<VecDeque<Place>> {
+    pub(super) fn all_places(&self) -> Result<VecDeque<WalkRoot>> {
         self.mounts().filter_map(|mount| self.place(mount.path()).transpose()).collect()
     }
 
@@ -137,7 +137,7 @@ impl S3Backend {
 }
 
 impl Walk {
-    pub(super) fn new(backend: S3Backend, depth: Depth, left: VecDeque<Place>) -> Self {
+    pub(super) fn new(backend: S3Backend, depth: Depth, left: VecDeque<WalkRoot>) -> Self {
         let (mounts, lister, open, own_key) = (None, None, Vec::new(), None);
         Self { backend, depth, mounts, left, lister, open, found: false, found_any: false, own_key }
     }
@@ -163,12 +163,12 @@ impl Walk {
         }
         while let Some(place) = self.left.front().cloned() {
             let page = match place {
-                Place::Layered(path) => {
+                WalkRoot::Layered(path) => {
                     let page = self.layered(&path).await?;
                     self.left.pop_front();
                     page
                 }
-                Place::Directory(directory) => {
+                WalkRoot::Directory(directory) => {
                     let lister =
                         self.lister.get_or_insert_with(|| Lister::new(directory.prefix(), self.depth));
                     let listed = lister.next(self.backend.store()).await;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::S3Backend;
 use super::file::{Content, File, KnownText, binary_file, changed_while_read};
-use super::lines::{LineIndex, Watcher};
+use super::lines::{LineIndex, LineWatcher};
 use super::read::{TextFile, Window};
 use crate::cache::{About, Detail, Key};
 use crate::error::Result;
@@ -102,7 +102,7 @@ impl S3Backend {
     ) -> Result<Result<bool, StreamError>> {
         let File { path, meta, .. } = file;
         let from = index.before(lines.offset()).unwrap_or_default();
-        let mut watcher = Watcher::new(index, from);
+        let mut watcher = LineWatcher::new(index, from);
         let (mut decoder, mut piece) = match from.offset {
             0 => (StreamDecoder::new(index.encoding), Bytes::copy_from_slice(head)),
             _ => {

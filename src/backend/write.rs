@@ -13,7 +13,7 @@ use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, History, PartSource, Payload, Properties, Put, Write, WriteId};
+use crate::store::{Condition, History, ObjectProperties, PartSource, Payload, Put, Write, WriteId};
 
 /// Items of a batch that are under way at once.
 const BATCH: usize = 32;
@@ -324,13 +324,17 @@ impl S3Backend {
 }
 
 /// The properties of a file that is written anew.
-pub(super) fn new_file(path: &VirtualPath, id: &WriteId) -> Properties {
+pub(super) fn new_file(path: &VirtualPath, id: &WriteId) -> ObjectProperties {
     new_properties(path.name().unwrap_or_default(), id)
 }
 
-pub(super) fn new_properties(name: &str, id: &WriteId) -> Properties {
+pub(super) fn new_properties(name: &str, id: &WriteId) -> ObjectProperties {
     let mime = mime_guess::from_path(name).first_raw().unwrap_or("application/octet-stream");
-    Properties { content_type: Some(mime.to_owned()), history: History::first(id), ..Properties::default() }
+    ObjectProperties {
+        content_type: Some(mime.to_owned()),
+        history: History::first(id),
+        ..ObjectProperties::default()
+    }
 }
 
 /// An ETag without the quotes that it has on the wire.

@@ -142,7 +142,7 @@ pub(crate) trait Credentials: std::fmt::Debug + Send + Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::{About, Libraries};
+    use crate::cache::{About, LibraryPrefixes};
     use crate::id::{LibraryId, ThreadId, UserId};
     use crate::mount::Owner;
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn libraries(prefixes: &[&str]) -> About {
-        About::Libraries(Arc::new(Libraries::of_prefixes(prefixes)))
+        About::LibraryPrefixes(Arc::new(LibraryPrefixes::of_prefixes(prefixes)))
     }
 
     fn shows(evidence: &Evidence, about: &About, plain: &[bool]) -> bool {

@@ -24,14 +24,14 @@ pub(crate) enum About {
     /// What is below a prefix, which ends with `/`.
     Prefix(Arc<str>),
     /// Libraries, in their order.
-    Libraries(Arc<Libraries>),
+    LibraryPrefixes(Arc<LibraryPrefixes>),
 }
 
 /// The prefixes of libraries, in their order. Each ends with `/skills/`.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(crate) struct Libraries(Box<[Arc<str>]>);
+pub(crate) struct LibraryPrefixes(Box<[Arc<str>]>);
 
-impl Libraries {
+impl LibraryPrefixes {
     pub(crate) fn new<'l>(libraries: impl IntoIterator<Item = &'l Layer>) -> Arc<Self> {
         Arc::new(Self(libraries.into_iter().map(|layer| layer.prefix().as_str().into()).collect()))
     }
@@ -42,7 +42,7 @@ impl Libraries {
     }
 }
 
-impl Hash for Libraries {
+impl Hash for LibraryPrefixes {
     fn hash<H: Hasher>(&self, state: &mut H) {
         // Sessions differ in their first library, as a rule; equality compares them all.
         (self.0.len(), self.0.first()).hash(state);
@@ -58,7 +58,7 @@ impl About {
     pub(super) fn places(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match self {
             Self::Object(place) | Self::Prefix(place) => (Some(&**place), None),
-            Self::Libraries(libraries) => (None, Some(libraries.0.iter().map(|prefix| &**prefix))),
+            Self::LibraryPrefixes(libraries) => (None, Some(libraries.0.iter().map(|prefix| &**prefix))),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -69,7 +69,7 @@ impl About {
         match self {
             Self::Object(key) => [Need::Read(key.clone())].into(),
             Self::Prefix(prefix) => [Need::List(prefix.clone())].into(),
-            Self::Libraries(libraries) => {
+            Self::LibraryPrefixes(libraries) => {
                 let need = |(number, library): (usize, &Arc<str>)| {
                     // Where it is not told, the entry needs everything.
                     match plain.get(number).copied().unwrap_or(true) {

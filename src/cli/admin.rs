@@ -95,7 +95,7 @@ async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Resu
     for skill in &checked {
         let wrong = if lenient { skill.loaded.is_err() } else { !skill.problems.is_empty() };
         bad += u64::from(wrong);
-        output.emit(&Verdict::of(skill, lenient), || verdict(skill, lenient))?;
+        output.emit(&Validation::of(skill, lenient), || verdict(skill, lenient))?;
     }
     let good = checked.len() as u64 - bad;
     let fine = plural(good, "skill is fine", "skills are fine");
@@ -136,7 +136,7 @@ fn diagnostics(skill: &LocalSkill) -> &[Diagnostic] {
 
 /// One skill, for machines.
 #[derive(Serialize)]
-struct Verdict<'a> {
+struct Validation<'a> {
     path: String,
     valid: bool,
     problems: &'a [String],
@@ -150,7 +150,7 @@ struct Verdict<'a> {
     diagnostics: Option<&'a [Diagnostic]>,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> Validation<'a> {
     fn of(skill: &'a LocalSkill, lenient: bool) -> Self {
         let document = skill.loaded.as_ref().ok().filter(|_| lenient);
         Self {

@@ -194,16 +194,16 @@ pub(super) struct Push {
     #[arg(long)]
     pub(super) strict: bool,
     #[command(flatten)]
-    pub(super) kind: Kind,
+    pub(super) kind: KindFlags,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: SourceFlags,
     #[command(flatten)]
     pub(super) how: How,
 }
 
 /// How a source is read.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct SourceFlags {
     /// How the source is laid out: folder, hermes, openclaw, repository, discovery [default: told from it]
     #[arg(long, value_name = "NAME")]
     pub(super) layout: Option<String>,
@@ -234,7 +234,7 @@ pub(super) struct How {
 
 /// What kind of library a push leaves.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct Kind {
+pub(super) struct KindFlags {
     /// Publish a plain library: what it contains is part of the release, and later uploads by other programs are
     /// not visible until `admin index`
     #[arg(long, conflicts_with = "plain")]
@@ -268,9 +268,9 @@ pub(super) struct Import {
     #[arg(long)]
     pub(super) accept_dangerous: bool,
     #[command(flatten)]
-    pub(super) kind: Kind,
+    pub(super) kind: KindFlags,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) place: SourceFlags,
     #[command(flatten)]
     pub(super) how: How,
 }

@@ -154,7 +154,7 @@ pub(super) enum Command {
         /// What to write, by its whole name
         path: String,
         #[command(flatten)]
-        source: Source,
+        source: ContentFlags,
         /// Refuse to overwrite a file that is there
         #[arg(long, conflicts_with = "if_match")]
         create: bool,
@@ -162,7 +162,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "ETAG")]
         if_match: Option<String>,
         #[command(flatten)]
-        accept: Accept,
+        accept: AcceptFlags,
     },
     /// Put text or bytes behind a file; make it when it is not there
     #[command(after_help = "Example:\n  date | skillfs append log.txt\n\nOther writers' changes stay.")]
@@ -170,9 +170,9 @@ pub(super) enum Command {
         /// What to append to, by its whole name
         path: String,
         #[command(flatten)]
-        source: Source,
+        source: ContentFlags,
         #[command(flatten)]
-        accept: Accept,
+        accept: AcceptFlags,
     },
     /// Replace an exact text in a file
     #[command(
@@ -191,7 +191,7 @@ pub(super) enum Command {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        accept: Accept,
+        accept: AcceptFlags,
     },
     /// Delete a file, or a directory with all that is in it
     #[command(after_help = "Examples:\n  skillfs rm drafts/old.md\n  skillfs rm -r drafts")]
@@ -345,8 +345,8 @@ pub(super) enum SkillsCommand {
         #[arg(long, value_name = "C")]
         category: Option<String>,
         /// How to write it
-        #[arg(long, value_enum, default_value_t = Format::Markdown)]
-        format: Format,
+        #[arg(long, value_enum, default_value_t = CatalogFlag::Markdown)]
+        format: CatalogFlag,
         /// The most characters it may have
         #[arg(long, value_name = "CHARS", value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         budget: Option<usize>,
@@ -382,13 +382,13 @@ pub(super) enum RoleWith {
 
 /// Where content comes from.
 #[derive(Debug, clap::Args)]
-pub(super) struct Source {
+pub(super) struct ContentFlags {
     /// A local file; `-` is standard input, and so is nothing
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 }
 
-impl Source {
+impl ContentFlags {
     /// The file; `None` is standard input.
     pub(super) fn file(&self) -> Option<&std::path::Path> {
         self.from.as_deref().filter(|file| file.as_os_str() != "-")
@@ -397,13 +397,13 @@ impl Source {
 
 /// What a caller may accept.
 #[derive(Debug, clap::Args)]
-pub(super) struct Accept {
+pub(super) struct AcceptFlags {
     /// Go on where the server does no conditional writes; others' changes may then be lost
     #[arg(long)]
     accept_lost_updates: bool,
 }
 
-impl Accept {
+impl AcceptFlags {
     pub(super) fn of(&self, backend: &S3Backend) -> S3Backend {
         if self.accept_lost_updates { backend.accepting_lost_updates() } else { backend.clone() }
     }
@@ -411,7 +411,7 @@ impl Accept {
 
 /// How a catalogue is written.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub(super) enum Format {
+pub(super) enum CatalogFlag {
     Markdown,
     Xml,
     XmlOneLine,

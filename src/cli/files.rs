@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, TryStreamExt, stream};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::args::{Command, Global, Source};
+use super::args::{Command, ContentFlags, Global};
 use super::connect::{open, session};
 use super::output::{self, Output};
 use super::skills;
@@ -22,7 +22,7 @@ use crate::path::VirtualPath;
 const PIECE_BYTES: usize = 256 * 1024;
 
 pub(super) async fn run(global: &Global, command: Command, output: &Output) -> Result<ExitCode> {
-    let mut content: Content = Box::pin(stream::empty());
+    let mut content: ContentStream = Box::pin(stream::empty());
     let mut writes = false;
     if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
         // What is refused makes no store, and content is asked for only where it may go.
@@ -166,10 +166,10 @@ fn bytes(count: u64) -> String {
     plural(count, "byte", "bytes")
 }
 
-type Content = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
+type ContentStream = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The content of a file, or what comes in on standard input.
-async fn open_content(source: &Source, output: &Output) -> Result<Content> {
+async fn open_content(source: &ContentFlags, output: &Output) -> Result<ContentStream> {
     let Some(file) = source.file() else {
         if std::io::stdin().is_terminal() {
             output.note("reading from the terminal; end with Ctrl-D");
@@ -186,7 +186,7 @@ async fn open_content(source: &Source, output: &Output) -> Result<Content> {
     Ok(pieces(opened.await.map_err(|e| unreadable(source, e))?))
 }
 
-fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> Content {
+fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> ContentStream {
     Box::pin(stream::try_unfold(reader, |mut reader| async move {
         let mut piece = BytesMut::with_capacity(PIECE_BYTES);
         let count = reader.read_buf(&mut piece).await?;
@@ -194,7 +194,7 @@ fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> Content {
     }))
 }
 
-fn unreadable(source: &Source, error: std::io::Error) -> Error {
+fn unreadable(source: &ContentFlags, error: std::io::Error) -> Error {
     let name = source
         .file()
         .map_or("standard input".to_owned(), |file| format!("`{}`", shorten(&file.display().to_string())));

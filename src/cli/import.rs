@@ -10,7 +10,7 @@ use super::blocking;
 use super::connect::{connect, library};
 use super::output::Output;
 use super::prompt::{ask, is_interactive};
-use super::publish::{Work, into, options_of, source_options};
+use super::publish::{Publication, into, options_of, source_options};
 use super::terminal::plural;
 use crate::admin::{NewLibrary, NewSkill, PushOptions};
 use crate::ambient::Ambient;
@@ -65,7 +65,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
     };
     let options = PushOptions { into: into(args.kind), ..options_of(&args.how, source) };
     let plan = fs.plan(&library, &new, &options).await?;
-    Work { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
 }
 
 /// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.

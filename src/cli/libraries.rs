@@ -12,9 +12,10 @@ use super::connect::{connect, library};
 use super::output::Output;
 use super::report::Whose;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
-use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions, Severity};
+use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions};
 use crate::entry::format_time;
 use crate::error::{Error, ErrorKind, Result};
+use crate::manifest::Severity;
 use crate::mount::Library;
 use crate::source::{Existing, Format, SkillFiles, export as write_archive, new_skill, write_folder};
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::admin_args::{How, Kind, Place, Push};
+use super::admin_args::{How, KindFlags, Push, SourceFlags};
 use super::args::Global;
 use super::connect::{connect, library};
 use super::output::Output;
@@ -33,7 +33,7 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     let library = library(global)?;
     let fs = connect(global, !args.how.dry_run, output).await?;
     let plan = fs.plan(&library, &new, &options).await?;
-    Work { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -62,10 +62,10 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
 pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Output) -> Result<ExitCode> {
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
-    let kind = Kind { publish, plain: false };
+    let kind = KindFlags { publish, plain: false };
     let options = PushOptions { into: into(kind), ..options_of(&how, "index".to_owned()) };
     let plan = fs.plan_index(&library, &options).await?;
-    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCode> {
@@ -89,7 +89,7 @@ pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &O
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("rollback to release {release}"));
     let plan = fs.plan_rollback(&library, release, &options).await?;
-    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output) -> Result<ExitCode> {
@@ -106,7 +106,7 @@ pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output)
     let fs = connect(global, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
     let plan = fs.plan_pin(&library, path, release, &options).await?;
-    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn unpin(global: &Global, skill: &str, output: &Output) -> Result<ExitCode> {
@@ -116,7 +116,7 @@ pub(super) async fn unpin(global: &Global, skill: &str, output: &Output) -> Resu
     let how = How { dry_run: false, overwrite: false, by: None };
     let options = options_of(&how, format!("unpin {path}"));
     let plan = fs.plan_unpin(&library, path, &options).await?;
-    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &Output) -> Result<ExitCode> {
@@ -135,18 +135,18 @@ pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &
     let options = PushOptions { delete: true, ..options_of(&how, "rm".to_owned()) };
     let new = NewLibrary::nothing_but(skills);
     let plan = fs.plan(&library, &new, &options).await?;
-    Work { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
 }
 
 /// What all changes of a library share: show the plan, ask, publish, tell.
-pub(super) struct Work<'w> {
+pub(super) struct Publication<'w> {
     pub(super) fs: &'w SkillFs,
     pub(super) how: &'w How,
     pub(super) yes: bool,
     pub(super) output: &'w Output,
 }
 
-impl Work<'_> {
+impl Publication<'_> {
     pub(super) async fn publish(&self, plan: Plan) -> Result<ExitCode> {
         let mut report = Report::of(&plan, self.how.dry_run);
         if !self.output.is_json() {
@@ -204,7 +204,7 @@ async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
     Ok((source, new))
 }
 
-pub(super) fn source_options(place: &Place, category: Option<String>) -> Result<SourceOptions> {
+pub(super) fn source_options(place: &SourceFlags, category: Option<String>) -> Result<SourceOptions> {
     let layout = place.layout.as_deref().map(str::parse::<Layout>).transpose()?;
     let mut options = SourceOptions { layout, category, ..SourceOptions::default() };
     if let Some(entries) = place.max_entries {
@@ -226,11 +226,11 @@ fn options(args: &Push, source: &str) -> PushOptions {
     PushOptions { delete, category, into, ..options_of(&args.how, source.to_owned()) }
 }
 
-pub(super) fn into(kind: Kind) -> IntoKind {
+pub(super) fn into(kind: KindFlags) -> IntoKind {
     match kind {
-        Kind { publish: true, .. } => IntoKind::Published,
-        Kind { plain: true, .. } => IntoKind::Plain,
-        Kind { .. } => IntoKind::Same,
+        KindFlags { publish: true, .. } => IntoKind::Published,
+        KindFlags { plain: true, .. } => IntoKind::Plain,
+        KindFlags { .. } => IntoKind::Same,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::args::{Format, SkillsCommand};
+use super::args::{CatalogFlag, SkillsCommand};
 use super::output::Output;
 use super::terminal::{DIM, print_json, print_raw, to_json};
 use crate::backend::S3Backend;
@@ -40,10 +40,10 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
             let library = backend.skills(category.as_deref()).await?;
             let format = match format {
                 _ if output.is_json() => CatalogFormat::Json,
-                Format::Markdown => CatalogFormat::Markdown,
-                Format::Xml => CatalogFormat::Xml,
-                Format::XmlOneLine => CatalogFormat::XmlOneLine,
-                Format::Json => CatalogFormat::Json,
+                CatalogFlag::Markdown => CatalogFormat::Markdown,
+                CatalogFlag::Xml => CatalogFormat::Xml,
+                CatalogFlag::XmlOneLine => CatalogFormat::XmlOneLine,
+                CatalogFlag::Json => CatalogFormat::Json,
             };
             output.content(&library.catalog(format, budget).text)?;
             say(&library, output);

@@ -1,6 +1,6 @@
 //! What kind of library it is, whether its index can be used, and whether others have changed its mirror.
 
-use super::{Check, Line, arn, flag, plural, shell};
+use super::{Check, CheckList, arn, flag, plural, shell};
 use crate::admin::{LibraryKind, Overview};
 use crate::backend::S3Backend;
 use crate::error::ErrorKind;
@@ -11,7 +11,7 @@ use crate::store::{Reason, Trouble};
 const NAMES: usize = 3;
 
 /// The session has this one library.
-pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Line) -> Check {
+pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut CheckList) -> Check {
     const NAME: &str = "index";
     let backend = backend.fresh();
     let flag = flag(library);

@@ -1,6 +1,6 @@
 //! What the session may do, and what it may not: asked with its own credentials.
 
-use super::{Check, Line, NO_SESSION, Place, SILENT, arn, aws, bucket_arn, shell};
+use super::{Check, CheckList, NO_SESSION, SILENT, VisiblePrefix, arn, aws, bucket_arn, shell};
 use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::ThreadId;
@@ -41,7 +41,12 @@ fn probe_name(store: &Store) -> Result<String> {
     Ok(format!(".skillfs-doctor-{}", store.fresh_id()?))
 }
 
-pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Rights {
+pub(super) async fn look(
+    store: &Store,
+    mounts: &Mounts,
+    place: &VisiblePrefix,
+    line: &mut CheckList,
+) -> Rights {
     let of = place.name();
     let mut checks = Vec::new();
     let mut say = |check: Check| checks.push(check.of(of.clone()));
@@ -80,7 +85,7 @@ pub(super) async fn look(store: &Store, mounts: &Mounts, place: &Place, line: &m
     Rights { checks, listed, written }
 }
 
-fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) -> Check {
+fn list(store: &Store, place: &VisiblePrefix, answer: &Result<Option<String>, Trouble>) -> Check {
     let prefix = place.directory.prefix().as_str();
     match answer {
         Ok(Some(_)) => Check::good("list", format!("allowed: `{prefix}` has files")),
@@ -97,7 +102,13 @@ fn list(store: &Store, place: &Place, answer: &Result<Option<String>, Trouble>) 
 
 /// A file that is there tells for sure. One that is not must be told from one that may not be read; S3 does so only
 /// for those who may list the bucket.
-async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, line: &mut Line) -> Check {
+async fn read(
+    store: &Store,
+    place: &VisiblePrefix,
+    listed: bool,
+    found: Option<&str>,
+    line: &mut CheckList,
+) -> Check {
     let prefix = place.directory.prefix().as_str();
     let there = found.and_then(|key| place.directory.file(key)).map(|(_, key)| key);
     let key = match (&there, probe_name(store)) {
@@ -125,7 +136,7 @@ async fn read(store: &Store, place: &Place, listed: bool, found: Option<&str>, l
     }
 }
 
-async fn write(store: &Store, mounts: &Mounts, place: &Place, line: &mut Line) -> Check {
+async fn write(store: &Store, mounts: &Mounts, place: &VisiblePrefix, line: &mut CheckList) -> Check {
     let key = match (mounts.target(place.mount.path()), probe_name(store)) {
         (Ok(target), Ok(name)) => target.probe(&name),
         (Err(error), _) | (_, Err(error)) => return Check::failed("write", &error),
@@ -198,7 +209,11 @@ fn surely_not(reason: &Reason) -> bool {
     !matches!(reason, Reason::Timeout | Reason::Unreachable | Reason::NotS3 | Reason::Other)
 }
 
-pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool>, line: &mut Line) -> Check {
+pub(super) async fn conditional_writes(
+    backend: &S3Backend,
+    written: Option<bool>,
+    line: &mut CheckList,
+) -> Check {
     const NAME: &str = "conditional writes";
     const MINDED: &str = "minded: nobody's change is overwritten unseen";
     if backend.store().capabilities().knows_puts() {
@@ -228,7 +243,12 @@ pub(super) async fn conditional_writes(backend: &S3Backend, written: Option<bool
 }
 
 /// Whether S3 itself keeps this session from what belongs to others.
-pub(super) async fn confinement(store: &Store, session: &Session, confined: bool, line: &mut Line) -> Check {
+pub(super) async fn confinement(
+    store: &Store,
+    session: &Session,
+    confined: bool,
+    line: &mut CheckList,
+) -> Check {
     const NAME: &str = "confinement";
     if store.is_embedded() {
         return Check::note(NAME, "the embedded store knows no users; only skillfs keeps tenants apart");
@@ -284,7 +304,7 @@ struct Trespasses {
 }
 
 impl Trespasses {
-    fn note<T>(&mut self, what: &str, answer: Result<T, Trouble>, line: &mut Line) {
+    fn note<T>(&mut self, what: &str, answer: Result<T, Trouble>, line: &mut CheckList) {
         match answer {
             Ok(_) => self.allowed.push(what.to_owned()),
             Err(Trouble { reason: Reason::Refused, .. }) => {}
@@ -295,7 +315,7 @@ impl Trespasses {
         }
     }
 
-    async fn write(&mut self, store: &Store, what: &str, key: WritableKey, line: &mut Line) {
+    async fn write(&mut self, store: &Store, what: &str, key: WritableKey, line: &mut CheckList) {
         if line.broken {
             return;
         }
@@ -314,7 +334,7 @@ impl Trespasses {
     }
 }
 
-async fn trespass(store: &Store, session: &Session, line: &mut Line) -> Result<Trespasses> {
+async fn trespass(store: &Store, session: &Session, line: &mut CheckList) -> Result<Trespasses> {
     let mut found = Trespasses::default();
     for identity in [Identity::Thread, Identity::User] {
         let all = Mounts::of_all(identity);

@@ -244,7 +244,11 @@ impl Db {
     }
 
     /// The record and its content as of now: later writes do not change what this reader sees.
-    pub(super) fn snapshot(&self, bucket: &str, key: &str) -> Result<Option<(Record, Content)>, DbError> {
+    pub(super) fn snapshot(
+        &self,
+        bucket: &str,
+        key: &str,
+    ) -> Result<Option<(Record, StoredContent)>, DbError> {
         let read = self.database.begin_read()?;
         let Some(row) = read.open_table(OBJECTS)?.get(object_key(bucket, key).as_slice())? else {
             return self.check_bucket(bucket).map(|()| None);
@@ -254,7 +258,7 @@ impl Db {
             Some(segments) => segments.value(),
             None => vec![(record.owner, record.size)],
         };
-        Ok(Some((record, Content { segments, chunks: read.open_table(CHUNKS)? })))
+        Ok(Some((record, StoredContent { segments, chunks: read.open_table(CHUNKS)? })))
     }
 
     /// Many small objects in one transaction.
@@ -378,13 +382,13 @@ impl Db {
 }
 
 /// The content of one object at one moment.
-pub(super) struct Content {
+pub(super) struct StoredContent {
     /// Owner and size of each, in order; one only, unless the object came in parts.
     segments: Vec<(u64, u64)>,
     chunks: ReadOnlyTable<(u64, u64), &'static [u8]>,
 }
 
-impl Content {
+impl StoredContent {
     /// The bytes of one chunk that lie in `range`, where `range.start` decides which chunk.
     pub(super) fn piece(&self, range: &Range<u64>) -> Result<Bytes, DbError> {
         let size = CHUNK_BYTES as u64;

@@ -12,7 +12,7 @@ use super::upload::Part;
 use crate::ambient::Ambient;
 
 /// One upload.
-pub(super) struct Upload {
+pub(super) struct MultipartUpload {
     pub(super) bucket: String,
     pub(super) key: String,
     pub(super) attributes: Attributes,
@@ -27,12 +27,12 @@ pub(super) fn no_such_upload() -> S3Error {
 /// All of them, by their id.
 #[derive(Default)]
 pub(super) struct Uploads {
-    uploads: Mutex<HashMap<String, Upload>>,
+    uploads: Mutex<HashMap<String, MultipartUpload>>,
     last: std::sync::atomic::AtomicU64,
 }
 
 impl Uploads {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Upload>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, MultipartUpload>> {
         // Whoever panicked left a map that is whole: every change is one call.
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,7 +43,7 @@ impl Uploads {
         let since = started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
         // No id of an earlier process comes again.
         let id = format!("{since:x}-{number:x}");
-        let upload = Upload { bucket, key, attributes, started, parts: BTreeMap::new() };
+        let upload = MultipartUpload { bucket, key, attributes, started, parts: BTreeMap::new() };
         self.lock().insert(id.clone(), upload);
         id
     }
@@ -53,7 +53,7 @@ impl Uploads {
         &self,
         id: &str,
         (bucket, key): (&str, &str),
-        look: impl FnOnce(&mut Upload) -> T,
+        look: impl FnOnce(&mut MultipartUpload) -> T,
     ) -> S3Result<T> {
         let mut uploads = self.lock();
         let upload = uploads.get_mut(id).filter(|upload| upload.bucket == bucket && upload.key == key);
@@ -61,7 +61,7 @@ impl Uploads {
     }
 
     /// Ends an upload. The caller drops it: that may take parts back.
-    pub(super) fn end(&self, id: &str, place: (&str, &str)) -> S3Result<Upload> {
+    pub(super) fn end(&self, id: &str, place: (&str, &str)) -> S3Result<MultipartUpload> {
         self.with(id, place, |_| ())?;
         self.lock().remove(id).ok_or_else(no_such_upload)
     }

@@ -8,14 +8,14 @@ use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
 use super::conditions::{Conditions, strongly, write_condition};
-use super::db::{Attributes, Content, Db, DbError, Record, Refusal};
+use super::db::{Attributes, Db, DbError, Record, Refusal, StoredContent};
 use super::headers::{
     CACHE_CONTROL, CHECKSUMS, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, as_i64,
     attribute, attributes, computed, etag, hasher, metadata, modified, promised_checksums,
 };
 use super::pages::{self, MAX_KEYS};
 use super::parts::{Uploads, no_such_upload};
-use super::upload::{Sealed, Upload};
+use super::upload::{IncomingContent, Sealed};
 use crate::ambient::Ambient;
 
 /// The largest object that a single PUT may make, as on S3.
@@ -50,7 +50,7 @@ impl Service {
         let trailer = headers.get("x-amz-trailer").and_then(|v| v.to_str().ok()).unwrap_or_default();
         let mut hasher =
             hasher(sums.iter().map(|(name, _)| name.as_str()).chain(trailer.split(',').map(str::trim)));
-        let mut upload = Upload::new(self.db.clone());
+        let mut upload = IncomingContent::new(self.db.clone());
         if let Some(mut body) = body {
             while let Some(piece) = body.next().await {
                 let piece = piece.map_err(|e| S3Error::with_source(S3ErrorCode::IncompleteBody, e))?;
@@ -72,7 +72,7 @@ impl Service {
         if let Some(md5) = content_md5
             && base64_simd::STANDARD.encode_to_string(sealed.md5) != md5
         {
-            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
+            return Err(s3_error!(BadDigest, "the StoredContent-MD5 does not fit the content"));
         }
         Ok((sealed, sums))
     }
@@ -83,7 +83,7 @@ impl Service {
         bucket: String,
         key: String,
         conditions: &Conditions,
-    ) -> S3Result<(Record, Content)> {
+    ) -> S3Result<(Record, StoredContent)> {
         let found = self.db.run(move |db| db.snapshot(&bucket, &key)).await?;
         let (record, content) = found.ok_or_else(|| s3_error!(NoSuchKey))?;
         conditions.check(&record)?;
@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// What a copy reads, as of now.
-    async fn source(&self, source: &CopySource, headers: &HeaderMap) -> S3Result<(Record, Content)> {
+    async fn source(&self, source: &CopySource, headers: &HeaderMap) -> S3Result<(Record, StoredContent)> {
         let CopySource::Bucket { bucket, key, version_id: None } = source else {
             return Err(s3_error!(NotImplemented, "a source is a bucket and a key"));
         };
@@ -104,9 +104,9 @@ impl Service {
         })
     }
 
-    async fn copied(&self, content: Content, range: std::ops::Range<u64>) -> S3Result<Sealed> {
+    async fn copied(&self, content: StoredContent, range: std::ops::Range<u64>) -> S3Result<Sealed> {
         let mut pieces = body(self.db.clone(), content, range);
-        let mut upload = Upload::new(self.db.clone());
+        let mut upload = IncomingContent::new(self.db.clone());
         while let Some(piece) = pieces.next().await {
             upload.push(piece.map_err(|e| S3Error::with_source(S3ErrorCode::InternalError, e))?).await?;
         }
@@ -464,7 +464,7 @@ impl From<DbError> for S3Error {
 }
 
 /// The content piece by piece, each read off the runtime.
-fn body(db: Arc<Db>, content: Content, range: std::ops::Range<u64>) -> StreamingBlob {
+fn body(db: Arc<Db>, content: StoredContent, range: std::ops::Range<u64>) -> StreamingBlob {
     let content = Arc::new(content);
     let pieces = stream::try_unfold(range, move |mut left| {
         let (db, content) = (db.clone(), content.clone());
@@ -587,7 +587,7 @@ mod tests {
     async fn a_part_that_comes_after_the_end_leaves_no_chunks() {
         let (db, service) = store();
         let id = start(&service).await;
-        let mut late = Upload::new(db.clone());
+        let mut late = IncomingContent::new(db.clone());
         late.push(vec![7; CHUNK_BYTES].into()).await.unwrap();
         abort(&service, &id).await.unwrap();
         let added = service.add_part(&id, (BUCKET, KEY), 1, late.seal()).await;

@@ -11,7 +11,7 @@ use super::db::{Attributes, CHUNK_BYTES, Db, DbError, NO_CHUNKS, Record, Refusal
 const SPOOL_BYTES: usize = 16 * CHUNK_BYTES;
 
 /// Content that is still coming in. Dropped before its end, it leaves nothing behind.
-pub(super) struct Upload {
+pub(super) struct IncomingContent {
     db: Arc<Db>,
     md5: Md5,
     size: u64,
@@ -44,7 +44,7 @@ impl Drop for Ahead {
     }
 }
 
-impl Upload {
+impl IncomingContent {
     pub(super) fn new(db: Arc<Db>) -> Self {
         Self { db, md5: Md5::new(), size: 0, buffer: BytesMut::new(), ahead: None, chunks_ahead: 0 }
     }
@@ -87,7 +87,7 @@ pub(super) struct Part {
 
 /// Content that has come in whole, and waits to be an object.
 pub(super) struct Sealed {
-    upload: Upload,
+    upload: IncomingContent,
     pub(super) md5: [u8; 16],
 }
 
@@ -146,7 +146,7 @@ mod tests {
     async fn an_abandoned_upload_leaves_nothing_behind() {
         let db = Arc::new(Db::in_memory().unwrap());
         db.create_bucket("bucket").unwrap();
-        let mut upload = Upload::new(db.clone());
+        let mut upload = IncomingContent::new(db.clone());
         upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
         assert_eq!(db.chunks(), 16);
         drop(upload);
@@ -162,7 +162,7 @@ mod tests {
         db.create_bucket("bucket").unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let part = runtime.block_on(async {
-            let mut upload = Upload::new(db.clone());
+            let mut upload = IncomingContent::new(db.clone());
             upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
             upload.seal().into_part().await.unwrap()
         });
@@ -184,7 +184,7 @@ mod tests {
         db.create_bucket("bucket").unwrap();
         db.put_all("bucket", &[("key".into(), Bytes::from_static(b"old"))], true).unwrap();
         for round in 0..60u64 {
-            let mut upload = Upload::new(db.clone());
+            let mut upload = IncomingContent::new(db.clone());
             upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
             let commit = tokio::spawn(async move {
                 upload.seal().commit("bucket", "key", Attributes::new(), |_| Ok(())).await
@@ -208,7 +208,7 @@ mod tests {
         let db = Arc::new(Db::in_memory().unwrap());
         db.create_bucket("bucket").unwrap();
         for (refuse, chunks) in [(true, 0), (false, 17)] {
-            let mut upload = Upload::new(db.clone());
+            let mut upload = IncomingContent::new(db.clone());
             upload.push(vec![7; SPOOL_BYTES + 1].into()).await.unwrap();
             let condition =
                 move |_: Option<&Record>| if refuse { Err(Refusal::Precondition) } else { Ok(()) };

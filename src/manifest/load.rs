@@ -148,7 +148,7 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
     Ok(text)
 }
 
-struct Parts<'t> {
+struct FileParts<'t> {
     /// Empty without fences.
     frontmatter: &'t str,
     /// The file's line of the frontmatter's first line, counted from 1.
@@ -165,7 +165,7 @@ fn opens(line: &str) -> bool {
 
 /// Finds the fences. Blank lines before, spaces behind, text glued to the closing one, `...`
 /// instead of it, or none at all: all of that occurs. `None` when the closing one may lie further down.
-fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<Parts<'t>> {
+fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<'t>> {
     let blank: usize =
         text.split_inclusive('\n').take_while(|line| line.trim().is_empty()).map(str::len).sum();
     let start = &text[blank..];
@@ -173,7 +173,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<Parts<'t>>
     let opening = start.split_inclusive('\n').next().unwrap_or_default();
     if !opens(opening.trim_end()) {
         log.warn("no-frontmatter", Some(skipped + 1), "it does not start with `---`; it has no fields");
-        return Some(Parts { frontmatter: "", first_line: 1, body: text });
+        return Some(FileParts { frontmatter: "", first_line: 1, body: text });
     }
     if blank > 0 {
         log.warn("blank-start", Some(1), "blank lines stand before the frontmatter");
@@ -191,7 +191,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<Parts<'t>>
                 log.warn("glued-fence", Some(first_line + number), "text stands behind the closing `---`");
                 &inside[at + (content.len() - glued.len())..]
             };
-            return Some(Parts { frontmatter: &inside[..at], first_line, body });
+            return Some(FileParts { frontmatter: &inside[..at], first_line, body });
         }
         at += line.len();
     }
@@ -207,7 +207,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<Parts<'t>>
     let message = "the frontmatter is never closed; it was ended where its fields end";
     log.warn("unclosed", Some(first_line), message);
     let cut = inside.floor_char_boundary(end.min(MAX_FRONTMATTER_BYTES));
-    Some(Parts { frontmatter: &inside[..cut], first_line, body: &inside[end..] })
+    Some(FileParts { frontmatter: &inside[..cut], first_line, body: &inside[end..] })
 }
 
 /// The first heading and the first paragraph of a text.

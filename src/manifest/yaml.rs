@@ -96,7 +96,7 @@ pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
     // Aliases could make a large tree of a small text; an honest one is no larger than its text.
     let nodes = Cell::new(text.len() + 1);
     let shape = ShapeSeed(&nodes).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
-    let mut found = Found { duplicates: Vec::new(), bytes_left: Cell::new(2 * text.len() + 16) };
+    let mut found = YamlFindings { duplicates: Vec::new(), bytes_left: Cell::new(2 * text.len() + 16) };
     let tree = TreeSeed { shape: &shape, found: &mut found };
     let tree = tree.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
     Ok((tree, found.duplicates))
@@ -222,7 +222,7 @@ impl Visitor<'_> for TextSeed {
 }
 
 /// What is found on the way through a tree.
-struct Found {
+struct YamlFindings {
     duplicates: Vec<String>,
     bytes_left: Cell<usize>,
 }
@@ -230,7 +230,7 @@ struct Found {
 /// Reads what the shape says is there.
 struct TreeSeed<'s, 'd> {
     shape: &'s Shape,
-    found: &'d mut Found,
+    found: &'d mut YamlFindings,
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed<'_, '_> {

@@ -17,17 +17,17 @@ impl SkillLibrary {
             skills.sort_by(|a, b| (a.category(), &a.path).cmp(&(b.category(), &b.path)));
         }
         let categories = self.categories();
-        let all = Catalog { skills: &skills, categories, cap: None, left_out: 0, note: true, format };
+        let all = CatalogText { skills: &skills, categories, cap: None, left_out: 0, note: true, format };
         let text = all.render();
         let Some(budget) = budget.filter(|budget| text.chars().count() > *budget) else {
             return Budgeted { text, shortened: false, left_out: 0 };
         };
-        let fits = |catalog: &Catalog<'_>| catalog.render().chars().count() <= budget;
+        let fits = |catalog: &CatalogText<'_>| catalog.render().chars().count() <= budget;
         let lengths = skills.iter().map(|skill| skill.manifest.description.as_str());
         let lengths = lengths.chain(categories.iter().filter_map(|category| category.description.as_deref()));
         let longest = lengths.map(|text| text.chars().count()).max().unwrap_or(0);
-        let with_cap = |cap| Catalog { cap: Some(cap), ..all };
-        let first = |count: usize, note| Catalog {
+        let with_cap = |cap| CatalogText { cap: Some(cap), ..all };
+        let first = |count: usize, note| CatalogText {
             skills: &skills[..count],
             cap: Some(0),
             left_out: skills.len() - count,
@@ -68,7 +68,7 @@ fn most(low: usize, high: usize, good: impl Fn(usize) -> bool) -> Option<usize> 
 }
 
 #[derive(Clone, Copy)]
-struct Catalog<'a> {
+struct CatalogText<'a> {
     skills: &'a [&'a Skill],
     categories: &'a [Category],
     /// The longest description; 0 is none.
@@ -102,7 +102,7 @@ struct JsonCatalog<'a> {
     note: Option<String>,
 }
 
-impl Catalog<'_> {
+impl CatalogText<'_> {
     fn render(&self) -> String {
         match self.format {
             CatalogFormat::Markdown => self.markdown(),

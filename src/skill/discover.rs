@@ -32,17 +32,17 @@ const LARGE_BYTES: u64 = 1024 * 1024;
 const MANY: usize = 64;
 
 /// A skill, or what is to be said of what is none.
-type Outcome = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
+type LoadedSkill = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
 
 /// What one version of a file says.
 #[derive(Debug)]
-struct Known<T> {
+struct KnownFile<T> {
     etag: Option<String>,
     says: T,
 }
 
 /// Of a skill's file.
-impl Cached for Known<Outcome> {
+impl Cached for KnownFile<LoadedSkill> {
     fn weight(&self) -> Option<u64> {
         let weight: usize = match &self.says {
             Ok(skill) => {
@@ -56,7 +56,7 @@ impl Cached for Known<Outcome> {
 }
 
 /// Of a category's file.
-impl Cached for Known<Option<String>> {
+impl Cached for KnownFile<Option<String>> {
     fn weight(&self) -> Option<u64> {
         Some(self.says.as_ref().map_or(0, String::len) as u64)
     }
@@ -84,10 +84,10 @@ impl Cached for Catalog {
 }
 
 /// The skills of a listing.
-type Listed<'u> = Vec<(&'u SkillPath, &'u SkillPlace)>;
+type ListedSkills<'u> = Vec<(&'u SkillPath, &'u SkillPlace)>;
 
 /// A skill of the union.
-pub(super) struct Found<'u> {
+pub(super) struct FoundSkill<'u> {
     union: &'u Union,
     path: &'u SkillPath,
     place: &'u SkillPlace,
@@ -192,7 +192,7 @@ impl S3Backend {
         &self,
         union: &Arc<Union>,
         skills: &[(&SkillPath, &SkillPlace)],
-    ) -> Result<Vec<Option<Outcome>>> {
+    ) -> Result<Vec<Option<LoadedSkill>>> {
         if skills.len() < MANY {
             return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
         }
@@ -206,8 +206,8 @@ impl S3Backend {
         })
     }
 
-    fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<Outcome> {
-        let found = Found::new(union, path, place)?;
+    fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<LoadedSkill> {
+        let found = FoundSkill::new(union, path, place)?;
         let meta = &found.file.meta;
         let outcome = match self.recall(&self.skill_key(&found)?, meta) {
             Some(Ok(skill)) => {
@@ -228,12 +228,12 @@ impl S3Backend {
     }
 
     /// Of a skill, and not of its file alone: what the file says is judged by where it is.
-    fn skill_key(&self, found: &Found<'_>) -> Option<Key<Known<Outcome>>> {
+    fn skill_key(&self, found: &FoundSkill<'_>) -> Option<Key<KnownFile<LoadedSkill>>> {
         let about = self.about_file(&found.location, found.file).ok()?;
         Some(Key::new(about, Detail::named(found.path.as_str())))
     }
 
-    fn keep_skill(&self, found: &Found<'_>, outcome: Outcome) -> Outcome {
+    fn keep_skill(&self, found: &FoundSkill<'_>, outcome: LoadedSkill) -> LoadedSkill {
         if let Some(key) = self.skill_key(found) {
             self.keep(&key, &found.file.meta, outcome.clone());
         }
@@ -241,19 +241,19 @@ impl S3Backend {
     }
 
     /// What is known of this version of a file.
-    fn recall<T: Clone>(&self, key: &Key<Known<T>>, meta: &Meta) -> Option<T>
+    fn recall<T: Clone>(&self, key: &Key<KnownFile<T>>, meta: &Meta) -> Option<T>
     where
-        Known<T>: Cached,
+        KnownFile<T>: Cached,
     {
         let kept = self.cache().peek(key)?;
         (meta.etag.is_some() && kept.value.etag == meta.etag).then(|| kept.value.says.clone())
     }
 
-    fn keep<T>(&self, key: &Key<Known<T>>, meta: &Meta, says: T)
+    fn keep<T>(&self, key: &Key<KnownFile<T>>, meta: &Meta, says: T)
     where
-        Known<T>: Cached,
+        KnownFile<T>: Cached,
     {
-        self.cache().put(key, self.cache().moment(key), Known { etag: meta.etag.clone(), says });
+        self.cache().put(key, self.cache().moment(key), KnownFile { etag: meta.etag.clone(), says });
     }
 
     /// The listing that a category needs, and the category's path below `/skills`. `None`, nothing and `all` mean
@@ -281,7 +281,7 @@ impl S3Backend {
         &self,
         union: &'u Union,
         category: Option<&str>,
-    ) -> (Listed<'u>, Vec<Diagnostic>) {
+    ) -> (ListedSkills<'u>, Vec<Diagnostic>) {
         let (mut skills, mut diagnostics) = (Vec::new(), Vec::new());
         let inside = |path: &str| is_within(path, category.unwrap_or_default());
         let mut say = |path: &str, severity, code, message: String| {
@@ -335,8 +335,8 @@ impl S3Backend {
         path: &SkillPath,
         place: &SkillPlace,
         attempt: &Attempt,
-    ) -> Result<Outcome> {
-        let Some(found) = Found::new(union, path, place) else { return Ok(Err(Vec::new())) };
+    ) -> Result<LoadedSkill> {
+        let Some(found) = FoundSkill::new(union, path, place) else { return Ok(Err(Vec::new())) };
         let mut wanted = FIRST_BYTES;
         loop {
             let bytes = match self.start_of(&found.location, found.file, wanted, attempt).await? {
@@ -379,7 +379,7 @@ impl S3Backend {
     }
 
     /// What the head of a skill's file says; `None` when more of it must be read.
-    fn judge(&self, found: &Found<'_>, bytes: &[u8], part: Size) -> Option<Outcome> {
+    fn judge(&self, found: &FoundSkill<'_>, bytes: &[u8], part: Size) -> Option<LoadedSkill> {
         let mut document = match read_head(bytes, part, found.path.name(), found.location.as_str())? {
             Ok(document) => document,
             Err(said) => return Some(Err(said)),
@@ -398,11 +398,11 @@ impl S3Backend {
     /// A skill as its listing has it.
     pub(super) fn skill_of(
         &self,
-        found: &Found<'_>,
+        found: &FoundSkill<'_>,
         manifest: Manifest,
         diagnostics: Vec<Diagnostic>,
     ) -> Skill {
-        let Found { union, path, place, file, location } = found;
+        let FoundSkill { union, path, place, file, location } = found;
         Skill {
             path: (*path).clone(),
             library: self.library_of(place.layer).cloned(),
@@ -452,7 +452,7 @@ impl S3Backend {
     }
 }
 
-impl<'u> Found<'u> {
+impl<'u> FoundSkill<'u> {
     pub(super) fn new(union: &'u Union, path: &'u SkillPath, place: &'u SkillPlace) -> Option<Self> {
         let location = path.join(&place.file).ok()?;
         let file = union.file(location.below_mount())?;

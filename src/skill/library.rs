@@ -31,11 +31,11 @@ pub enum Unknown {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SkillLibrary {
     #[serde(flatten)]
-    inner: Arc<Inner>,
+    inner: Arc<LibraryData>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-struct Inner {
+struct LibraryData {
     skills: Vec<Arc<Skill>>,
     categories: Vec<Category>,
     diagnostics: Vec<Diagnostic>,
@@ -90,7 +90,9 @@ impl SkillLibrary {
         categories: Vec<Category>,
         diagnostics: Vec<Diagnostic>,
     ) -> Self {
-        Self { inner: Arc::new(Inner { skills, categories, diagnostics, rendered: Rendered::default() }) }
+        Self {
+            inner: Arc::new(LibraryData { skills, categories, diagnostics, rendered: Rendered::default() }),
+        }
     }
 
     /// What it takes in memory, about.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tracing::instrument;
 
-use super::discover::{Found, resources};
+use super::discover::{FoundSkill, resources};
 use super::library::no_skill;
 use super::{CatalogFormat, Resource, Skill};
 use crate::backend::{Retries, S3Backend, TextFile, Union};
@@ -145,7 +145,7 @@ impl S3Backend {
         let (union, path) = self.find_skill(skill, last).await?;
         let place = union.skill(path.as_str());
         let found =
-            place.and_then(|place| Found::new(&union, &path, place)).ok_or_else(|| no_skill(skill))?;
+            place.and_then(|place| FoundSkill::new(&union, &path, place)).ok_or_else(|| no_skill(skill))?;
         let location = &found.location;
         let file = self.read_version(location, found.file).await?;
         let document = Document::load(file.content.as_bytes(), path.name(), location.as_str());

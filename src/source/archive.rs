@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::{Kept, Limits, Origin, OriginKind, Source, SourceOptions, failed};
+use super::{Limits, Origin, OriginKind, Source, SourceOptions, TempGuard, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{check_relative, parents};
 
@@ -77,7 +77,7 @@ pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
     Source::read(&target, Some(stem), origin, Some(folder), options)
 }
 
-pub(super) fn temporary() -> Result<Kept> {
+pub(super) fn temporary() -> Result<TempGuard> {
     let folder = tempfile::Builder::new().prefix("skillfs-").tempdir();
     folder.map(Arc::new).map_err(failed("make a temporary folder in", &std::env::temp_dir()))
 }
@@ -116,7 +116,7 @@ pub(super) fn unpack(
 
 /// Why an archive is refused.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum EntryRefusal {
     #[error("{0}")]
     TooLarge(String),
     #[error("it is broken: {0}")]
@@ -127,7 +127,7 @@ enum Refusal {
     Write(std::io::Error),
 }
 
-impl Refusal {
+impl EntryRefusal {
     fn entry(name: &str, problem: impl Display) -> Self {
         Self::Odd(format!("the entry `{}` {problem}", shorten(name)))
     }
@@ -152,7 +152,7 @@ impl Refusal {
     }
 }
 
-type Checked<T> = Result<T, Refusal>;
+type Checked<T> = Result<T, EntryRefusal>;
 
 /// The one door through which bytes of an archive reach the disk.
 #[derive(Debug)]
@@ -178,7 +178,7 @@ impl Unpacker {
         self.entries += 1;
         let most = self.limits.max_entries;
         if self.entries > most {
-            return Err(Refusal::TooLarge(format!("it has more than {most} entries")));
+            return Err(EntryRefusal::TooLarge(format!("it has more than {most} entries")));
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Unpacker {
     fn file(&mut self, name: &[u8], size: u64, mut content: impl Read) -> Checked<()> {
         let (name, folder) = parse(name)?;
         if folder || name.is_empty() {
-            return Err(Refusal::entry(&name, "has the name of a folder and the content of a file"));
+            return Err(EntryRefusal::entry(&name, "has the name of a folder and the content of a file"));
         }
         if let Some((parent, _)) = name.rsplit_once('/') {
             self.claim_folders(parent, false)?;
@@ -213,7 +213,7 @@ impl Unpacker {
             // Whatever the archive says: nothing that is unpacked can be run.
             options.mode(0o600);
         }
-        let mut file = options.open(self.target.join(&name)).map_err(Refusal::Write)?;
+        let mut file = options.open(self.target.join(&name)).map_err(EntryRefusal::Write)?;
         let (mut buffer, mut written) = (vec![0; 64 * 1024], 0u64);
         loop {
             let read = match content.read(&mut buffer) {
@@ -221,20 +221,26 @@ impl Unpacker {
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    return Err(Refusal::Broken(format!("`{}` cannot be unpacked: {error}", shorten(&name))));
+                    return Err(EntryRefusal::Broken(format!(
+                        "`{}` cannot be unpacked: {error}",
+                        shorten(&name)
+                    )));
                 }
             };
             written += read as u64;
             if written > self.limits.max_file_bytes {
                 let most = self.limits.max_file_bytes;
-                return Err(Refusal::TooLarge(format!("`{}` has more than {most} bytes", shorten(&name))));
+                return Err(EntryRefusal::TooLarge(format!(
+                    "`{}` has more than {most} bytes",
+                    shorten(&name)
+                )));
             }
             self.measure(read as u64)?;
-            file.write_all(&buffer[..read]).map_err(Refusal::Write)?;
+            file.write_all(&buffer[..read]).map_err(EntryRefusal::Write)?;
         }
         if written != size {
             let name = shorten(&name);
-            return Err(Refusal::Broken(format!("`{name}` should have {size} bytes and has {written}")));
+            return Err(EntryRefusal::Broken(format!("`{name}` should have {size} bytes and has {written}")));
         }
         Ok(())
     }
@@ -244,12 +250,14 @@ impl Unpacker {
         self.unpacked += bytes;
         let Limits { max_unpacked_bytes, max_ratio, .. } = self.limits;
         if self.unpacked > max_unpacked_bytes {
-            return Err(Refusal::TooLarge(format!("it unpacks to more than {max_unpacked_bytes} bytes")));
+            return Err(EntryRefusal::TooLarge(format!(
+                "it unpacks to more than {max_unpacked_bytes} bytes"
+            )));
         }
         if self.unpacked > UNMEASURED_BYTES && self.unpacked / max_ratio.max(1) > self.packed {
             let message =
                 format!("it has {} bytes and unpacks to more than {max_ratio} times that", self.packed);
-            return Err(Refusal::TooLarge(message));
+            return Err(EntryRefusal::TooLarge(message));
         }
         Ok(())
     }
@@ -257,7 +265,7 @@ impl Unpacker {
     fn check_depth(&self, name: &str) -> Checked<()> {
         let most = self.limits.max_depth;
         if name.split('/').count() > most {
-            return Err(Refusal::entry(name, format!("lies more than {most} folders deep")));
+            return Err(EntryRefusal::entry(name, format!("lies more than {most} folders deep")));
         }
         Ok(())
     }
@@ -274,7 +282,7 @@ impl Unpacker {
                     if !own || part != name {
                         self.count()?;
                     }
-                    std::fs::create_dir(self.target.join(part)).map_err(Refusal::Write)?;
+                    std::fs::create_dir(self.target.join(part)).map_err(EntryRefusal::Write)?;
                     self.known.insert(folded(part), (part.to_owned(), true));
                 }
             }
@@ -283,13 +291,13 @@ impl Unpacker {
     }
 }
 
-fn clash(name: &str, spelled: &str, is_folder: bool) -> Refusal {
+fn clash(name: &str, spelled: &str, is_folder: bool) -> EntryRefusal {
     let problem = match (name == spelled, is_folder) {
         (true, false) => "is there twice".to_owned(),
         (true, true) => "is a file and a folder".to_owned(),
         (false, _) => format!("has the same name as `{}` on some disks", shorten(spelled)),
     };
-    Refusal::entry(name, problem)
+    EntryRefusal::entry(name, problem)
 }
 
 /// Forty hexadecimal digits: how `git archive` and those who serve repositories sign what they pack.
@@ -307,9 +315,9 @@ fn folded(name: &str) -> String {
 /// root itself.
 fn parse(raw: &[u8]) -> Checked<(String, bool)> {
     let Ok(text) = std::str::from_utf8(raw) else {
-        return Err(Refusal::entry(&String::from_utf8_lossy(raw), "has a name that is no UTF-8"));
+        return Err(EntryRefusal::entry(&String::from_utf8_lossy(raw), "has a name that is no UTF-8"));
     };
-    let bad = |problem: &str| Err(Refusal::entry(text, problem));
+    let bad = |problem: &str| Err(EntryRefusal::entry(text, problem));
     if text.chars().any(char::is_control) {
         return bad("has a control character in its name");
     }

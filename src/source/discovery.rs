@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::archive;
-use super::scan::{Found, Scan, join, overlapping, skill_of};
-use super::{Content, DISCOVERY_INDEX, Format, Source, SourceFile, SourceOptions, failed};
+use super::scan::{Scan, SkillFolder, join, overlapping, skill_of};
+use super::{DISCOVERY_INDEX, FileContent, Format, Source, SourceFile, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative};
 
@@ -23,25 +23,25 @@ const MAX_INDEX_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The index.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Index {
+pub(super) struct DiscoveryIndex {
     #[serde(rename = "$schema")]
     pub(super) schema: String,
-    pub(super) skills: Vec<Entry>,
+    pub(super) skills: Vec<DiscoveryEntry>,
 }
 
 /// One skill of the index.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct DiscoveryEntry {
     pub(super) name: String,
     #[serde(rename = "type")]
-    pub(super) kind: EntryKind,
+    pub(super) kind: DiscoveryKind,
     pub(super) description: String,
     pub(super) url: String,
     pub(super) digest: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum EntryKind {
+pub(super) enum DiscoveryKind {
     /// One `SKILL.md`.
     #[serde(rename = "skill-md")]
     SkillMd,
@@ -58,7 +58,7 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
             .with_hint("nothing of it was taken; fetch or export it again")
     };
     let scan = Scan::new(root, options.limits);
-    let index: Index =
+    let index: DiscoveryIndex =
         parse(&scan, &root.join(DISCOVERY_INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
     if index.schema != SCHEMA {
         let why = format!("its schema is `{}`, and only `{SCHEMA}` is read", shorten(&index.schema));
@@ -97,8 +97,8 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
             return Err(wrong(ErrorKind::Corrupt, why));
         }
         let files = match entry.kind {
-            EntryKind::SkillMd => Ok(vec![file]),
-            EntryKind::Archive => {
+            DiscoveryKind::SkillMd => Ok(vec![file]),
+            DiscoveryKind::Archive => {
                 let kept = match source.kept.take() {
                     Some(kept) => kept,
                     None => archive::temporary()?,
@@ -110,7 +110,7 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
                 left.max_entries -= packed.entries.min(left.max_entries);
                 let real = folder.canonicalize().map_err(failed("open", &folder))?;
                 let mut unpacked = Scan::new(&real, options.limits);
-                let found = Found { path: entry.name.clone(), folder: real, bad_name: None };
+                let found = SkillFolder { path: entry.name.clone(), folder: real, bad_name: None };
                 let files = unpacked.collect(&found)?;
                 source.skipped.append(&mut unpacked.skipped);
                 files
@@ -145,7 +145,7 @@ fn parse<T: serde::de::DeserializeOwned>(scan: &Scan, path: &Path) -> Result<T, 
 }
 
 fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -> Result<archive::Unpacker> {
-    let Content::File(path) = &file.content else {
+    let FileContent::File(path) = &file.content else {
         return Err(Error::new(ErrorKind::Internal, format!("`{name}` lies in no file")));
     };
     let (format, _) = Format::of_name(name).ok_or_else(|| {

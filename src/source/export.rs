@@ -11,7 +11,7 @@ use unicode_normalization::UnicodeNormalization;
 use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, ZipWriter};
 
-use super::discovery::{Entry, EntryKind, FOLDER, Index, PATHS, SCHEMA, is_name};
+use super::discovery::{DiscoveryEntry, DiscoveryIndex, DiscoveryKind, FOLDER, PATHS, SCHEMA, is_name};
 use super::{Format, SkillFiles};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
@@ -58,18 +58,18 @@ pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Re
         names(skills, &documents).into_iter().zip(skills.iter().zip(&documents)).collect();
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     let mut archive = Packer::new(format, out);
-    let mut index = Index { schema: SCHEMA.to_owned(), skills: Vec::new() };
+    let mut index = DiscoveryIndex { schema: SCHEMA.to_owned(), skills: Vec::new() };
     let mut exported = Vec::new();
     for (name, (skill, document)) in named {
         let (kind, url, bytes) = match skill.files.as_slice() {
-            [only] => (EntryKind::SkillMd, format!("{name}/SKILL.md"), only.read()?),
-            _ => (EntryKind::Archive, format!("{name}{}", format.extension()), pack(skill, format)?),
+            [only] => (DiscoveryKind::SkillMd, format!("{name}/SKILL.md"), only.read()?),
+            _ => (DiscoveryKind::Archive, format!("{name}{}", format.extension()), pack(skill, format)?),
         };
         let digest = format!("sha256:{}", Digest::of(&bytes));
         archive.add(&format!("{FOLDER}/{url}"), &bytes)?;
         let description = document.manifest.description.chars().take(MAX_DESCRIPTION_CHARS).collect();
         let (path, entry_name, entry_url) = (skill.path.clone(), name.clone(), url.clone());
-        index.skills.push(Entry {
+        index.skills.push(DiscoveryEntry {
             name: entry_name,
             kind,
             description,

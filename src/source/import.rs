@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::provenance::{PROVENANCE_FILE, Provenance, TrustTier};
 use super::tools;
-use super::{Kept, Origin, OriginKind, SkillFiles, Source, SourceCategory, SourceFile, SourceSkill};
+use super::{Origin, OriginKind, SkillFiles, Source, SourceCategory, SourceFile, SourceSkill, TempGuard};
 use crate::entry::format_time;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Document, Severity, Yaml, why_unusable};
@@ -86,7 +86,7 @@ pub struct Imported {
     pub dependencies: Dependencies,
     /// Keeps the files where they are.
     #[expect(dead_code, reason = "it is held, not read")]
-    kept: Option<Kept>,
+    kept: Option<TempGuard>,
 }
 
 /// A skill to publish.

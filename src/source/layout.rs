@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::scan::{Found, NEVER, Scan, join, overlapping, skill_of};
+use super::scan::{NEVER, Scan, SkillFolder, join, overlapping, skill_of};
 use super::{
     DESCRIPTION_FILE, DISCOVERY_INDEX, OriginKind, Skipped, Source, SourceCategory, SourceOptions,
     SourceSkill, failed,
@@ -164,8 +164,8 @@ fn detect(root: &Path, kind: OriginKind) -> Layout {
 }
 
 /// The library's path of each skill.
-fn paths<'f>(layout: Layout, found: &'f [Found], root_name: &'f str) -> Vec<&'f str> {
-    let path = |found: &'f Found| if found.path.is_empty() { root_name } else { found.path.as_str() };
+fn paths<'f>(layout: Layout, found: &'f [SkillFolder], root_name: &'f str) -> Vec<&'f str> {
+    let path = |found: &'f SkillFolder| if found.path.is_empty() { root_name } else { found.path.as_str() };
     let paths = found.iter().map(path);
     if layout != Layout::Repository {
         return paths.map(|path| path.strip_prefix("skills/").unwrap_or(path)).collect();
@@ -186,7 +186,7 @@ fn paths<'f>(layout: Layout, found: &'f [Found], root_name: &'f str) -> Vec<&'f 
 fn take_skill(
     scan: &mut Scan,
     taken: &mut BTreeSet<SkillPath>,
-    found: &Found,
+    found: &SkillFolder,
     path: &str,
 ) -> Result<Result<SourceSkill, String>> {
     if let Some(reason) = &found.bad_name {
@@ -234,9 +234,9 @@ mod tests {
     #[test]
     fn skills_of_a_repository_are_called_as_shortly_as_possible() {
         let check = |found: &[&str], expected: &[&str]| {
-            let found: Vec<Found> = found
+            let found: Vec<SkillFolder> = found
                 .iter()
-                .map(|path| Found { path: (*path).to_owned(), folder: PathBuf::new(), bad_name: None })
+                .map(|path| SkillFolder { path: (*path).to_owned(), folder: PathBuf::new(), bad_name: None })
                 .collect();
             assert_eq!(paths(Layout::Repository, &found, "repo"), expected);
         };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use sha2::Digest as _;
 
 use super::{
-    Content, DESCRIPTION_FILE, Limits, Registry, Skipped, SourceFile, SourceSkill, failed, skill_file,
+    DESCRIPTION_FILE, FileContent, Limits, Registry, Skipped, SourceFile, SourceSkill, failed, skill_file,
 };
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Digest;
@@ -25,7 +25,7 @@ const MAX_TEXT_BYTES: u64 = 10 * 1024 * 1024;
 
 /// A folder with a `SKILL.md`.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct SkillFolder {
     /// Its path below where the walk began; empty there.
     pub(super) path: String,
     pub(super) folder: PathBuf,
@@ -40,14 +40,14 @@ pub(super) struct Scan {
     root: PathBuf,
     limits: Limits,
     entries: usize,
-    pub(super) found: Vec<Found>,
+    pub(super) found: Vec<SkillFolder>,
     /// Folders with a description, as they were found: path and file.
     pub(super) descriptions: Vec<(String, PathBuf)>,
     pub(super) skipped: Vec<Skipped>,
 }
 
 /// An entry of a folder.
-struct Item {
+struct FolderItem {
     name: String,
     /// Why a library cannot hold this name.
     bad_name: Option<String>,
@@ -83,10 +83,11 @@ impl Scan {
                 return Ok(());
             }
         };
-        let is_skill =
-            |item: &Item| skill_file_rank(&item.name).is_some() && !item.kind.is_dir() && item.path.is_file();
+        let is_skill = |item: &FolderItem| {
+            skill_file_rank(&item.name).is_some() && !item.kind.is_dir() && item.path.is_file()
+        };
         if items.iter().any(is_skill) {
-            self.found.push(Found { path: path.to_owned(), folder: folder.to_owned(), bad_name });
+            self.found.push(SkillFolder { path: path.to_owned(), folder: folder.to_owned(), bad_name });
             return Ok(());
         }
         for item in items {
@@ -111,7 +112,7 @@ impl Scan {
     ///
     /// # Errors
     /// When the source as a whole has too many entries.
-    pub(super) fn collect(&mut self, skill: &Found) -> Result<Result<Vec<SourceFile>, String>> {
+    pub(super) fn collect(&mut self, skill: &SkillFolder) -> Result<Result<Vec<SourceFile>, String>> {
         let mut files = Vec::new();
         let refused = self.collect_below(&skill.folder, &skill.path, "", 0, &mut files)?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -194,11 +195,11 @@ impl Scan {
         if size > most {
             return Err(too_large(size));
         }
-        Ok(SourceFile { name: name.to_owned(), size, sha256, content: Content::File(real) })
+        Ok(SourceFile { name: name.to_owned(), size, sha256, content: FileContent::File(real) })
     }
 
     /// The entries of a folder, by name.
-    fn list(&mut self, folder: &Path) -> Result<Vec<Item>> {
+    fn list(&mut self, folder: &Path) -> Result<Vec<FolderItem>> {
         let mut items = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(failed("list", folder))? {
             let entry = entry.map_err(failed("list", folder))?;
@@ -216,7 +217,7 @@ impl Scan {
                 None => Some("its name is no UTF-8".to_owned()),
                 Some(name) => check_relative(name).err().map(|error| error.message().to_owned()),
             };
-            items.push(Item { name, bad_name, path: entry.path(), kind });
+            items.push(FolderItem { name, bad_name, path: entry.path(), kind });
         }
         items.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(items)

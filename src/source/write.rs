@@ -54,9 +54,9 @@ pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) ->
             let name = format!("{}/{}", skill.path, file.name);
             check_relative(&name)?;
             let there = look(&root, &name, file, existing)?;
-            if there == There::Same {
+            if there == AtPath::Same {
                 result.unchanged += 1;
-            } else if planned.insert(name.clone(), (file, there == There::Other)).is_some() {
+            } else if planned.insert(name.clone(), (file, there == AtPath::Other)).is_some() {
                 return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is to be written twice")));
             }
         }
@@ -70,24 +70,24 @@ pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) ->
 }
 
 #[derive(PartialEq, Eq)]
-enum There {
+enum AtPath {
     Nothing,
     Same,
     Other,
 }
 
 /// What is at the place of a file, and whether it may be written there.
-fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<There> {
-    let Some(path) = place(root, name)? else { return Ok(There::Nothing) };
+fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<AtPath> {
+    let Some(path) = place(root, name)? else { return Ok(AtPath::Nothing) };
     if !is_there(&path, Metadata::is_file, "no file")? {
-        return Ok(There::Nothing);
+        return Ok(AtPath::Nothing);
     }
     let content = File::open(&path).and_then(sum).map_err(failed("read", &path))?;
     if content == (file.size, file.sha256) {
-        return Ok(There::Same);
+        return Ok(AtPath::Same);
     }
     if existing == Existing::Replace {
-        return Ok(There::Other);
+        return Ok(AtPath::Other);
     }
     let message = format!("`{}` is there and has other content; nothing was written", path.display());
     Err(Error::new(ErrorKind::AlreadyExists, message)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use super::capabilities::Capabilities;
+use super::capabilities::KnownCapabilities;
 use super::clients::Clients;
 use super::failure::Failure;
 use super::hedge::Hedges;
@@ -48,12 +48,12 @@ pub(crate) struct Bucket {
     /// Where the server is, for messages; `None` is AWS.
     pub(super) endpoint: Option<String>,
     pub(super) counters: Counters,
-    pub(super) limits: Limits,
+    pub(super) limits: RequestLimits,
     pub(super) ambient: Ambient,
     pub(super) clock: ServerClock,
     /// Writes that were not answered, and may still arrive.
     pub(super) unanswered_writes: AtomicU64,
-    pub(super) capabilities: Capabilities,
+    pub(super) capabilities: KnownCapabilities,
     pub(super) limiter: Limiter,
     pub(super) cache: Arc<Cache>,
     /// `None` when slow requests shall be waited for.
@@ -62,7 +62,7 @@ pub(crate) struct Bucket {
 
 /// How long, how often and how much.
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct RequestLimits {
     /// The longest silence inside a body.
     pub(super) body_silence: Duration,
     /// How long a body may take for its next few kilobytes.
@@ -138,7 +138,7 @@ impl Bucket {
         self.endpoint.as_deref()
     }
 
-    pub(crate) fn capabilities(&self) -> &Capabilities {
+    pub(crate) fn capabilities(&self) -> &KnownCapabilities {
         &self.capabilities
     }
 

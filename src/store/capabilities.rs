@@ -12,7 +12,7 @@ use crate::config::ServerCapabilities;
 
 /// What the server of a bucket honors.
 #[derive(Debug)]
-pub(crate) struct Capabilities {
+pub(crate) struct KnownCapabilities {
     /// `If-Match` and `If-None-Match` of a PutObject; probed where it is not known.
     pub(super) puts: OnceCell<bool>,
     /// The same of a CopyObject.
@@ -25,7 +25,7 @@ pub(crate) struct Capabilities {
     no_deletes: AtomicBool,
 }
 
-impl Capabilities {
+impl KnownCapabilities {
     /// `all`: a server that is known to honor everything.
     pub(super) fn new(configured: ServerCapabilities, all: bool) -> Self {
         Self {

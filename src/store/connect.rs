@@ -20,12 +20,12 @@ use aws_sdk_s3::config::{
 use aws_smithy_http_client::tls;
 use tokio::sync::Semaphore;
 
-use super::bucket::{Bucket, Limits, Store};
-use super::capabilities::Capabilities;
+use super::bucket::{Bucket, RequestLimits, Store};
+use super::capabilities::KnownCapabilities;
 use super::clients::Blueprint;
 use super::components::Components;
 use super::hedge::Hedges;
-use super::intercept::{Counters, ServerClock, Watcher};
+use super::intercept::{Counters, ResponseWatcher, ServerClock};
 use super::limiter::Limiter;
 use super::scope::Scopes;
 use super::sts::{MOST_CALLS, Sts};
@@ -121,7 +121,7 @@ impl Store {
         let clock = ServerClock::new(ambient.clone(), embedded);
         let Timeouts { attempt, operation, .. } = settings.timeouts;
         let attempt = operation.checked_mul(5).map_or(operation, |five| five / 8).max(attempt);
-        let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
+        let watcher = ResponseWatcher { counters: counters.clone(), clock: clock.clone() };
         let retries = RetryConfig::standard()
             .with_max_attempts(settings.max_attempts.max(1))
             .with_initial_backoff(FIRST_BACKOFF)
@@ -176,7 +176,7 @@ impl Store {
             name,
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
-            limits: Limits {
+            limits: RequestLimits {
                 body_silence: settings.timeouts.attempt,
                 body_patience: operation,
                 max_attempts: settings.max_attempts.max(1),
@@ -188,7 +188,7 @@ impl Store {
             ambient,
             clock,
             unanswered_writes: AtomicU64::new(0),
-            capabilities: Capabilities::new(settings.server, honors_all),
+            capabilities: KnownCapabilities::new(settings.server, honors_all),
             limiter: Limiter::new(settings.max_requests, settings.max_requests_per_tenant),
             cache: Arc::new(Cache::new(settings.cache_bytes)),
             hedges: settings.reissue_slow.then(Hedges::default),
@@ -201,7 +201,7 @@ fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters,
     let endpoint = sts_endpoint(role, chain.endpoint_url());
     let clock = ServerClock::new(ambient.clone(), false);
     // It is told once a call: credentials are rare.
-    let watcher = Watcher { counters: counters.clone(), clock: clock.clone() };
+    let watcher = ResponseWatcher { counters: counters.clone(), clock: clock.clone() };
     let mut config = aws_sdk_sts::config::Builder::from(chain);
     // Behind what the environment says: settings go before it.
     config.set_endpoint_url(endpoint.clone());

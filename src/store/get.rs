@@ -14,9 +14,9 @@ use tracing::{Instrument, instrument};
 use super::bucket::Store;
 use super::clients::Clients;
 use super::failure::{Failure, corrupt};
-use super::history::{Properties, Seen};
+use super::history::{ObjectProperties, Seen};
 use super::object::{ByteRange, Meta, etag_header, etag_token, length, parse_content_range};
-use super::send::{About, Sending};
+use super::send::{ReadTarget, Sending};
 use crate::ambient::Instant;
 use crate::cache::Passed;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ const PAUSE_BEFORE_RESUMING: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) enum Fetched {
     /// The object is there; its bytes follow.
-    Found { meta: Meta, properties: Box<Properties>, body: Box<Body> },
+    Found { meta: Meta, properties: Box<ObjectProperties>, body: Box<Body> },
     /// The object is there, and the range starts at or after its end.
     BehindTheEnd,
     /// It is still the version that is known.
@@ -73,7 +73,7 @@ impl Store {
         let send = move |clients: &Clients| -> Sending<_, _> {
             Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(asked.as_str()).send())
         };
-        let about = About { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.head };
+        let about = ReadTarget { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.head };
         // Boxed: callers would carry it.
         match Box::pin(self.hedged(about, send)).await {
             Ok(head) => Ok(Some(Seen {
@@ -82,13 +82,13 @@ impl Store {
                     modified: head.last_modified.and_then(|t| t.try_into().ok()),
                     etag: head.e_tag.map(etag_token),
                 },
-                properties: Properties {
+                properties: ObjectProperties {
                     content_type: head.content_type,
                     content_encoding: head.content_encoding,
                     content_language: head.content_language,
                     content_disposition: head.content_disposition,
                     cache_control: head.cache_control,
-                    ..Properties::of_metadata(head.metadata)
+                    ..ObjectProperties::of_metadata(head.metadata)
                 },
             })),
             Err(failure) if failure.is_missing_head() => Ok(None),
@@ -138,7 +138,7 @@ impl Store {
                 .set_if_none_match(if_none_match.clone());
             Box::pin(request.send())
         };
-        let about = About { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.get };
+        let about = ReadTarget { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.get };
         let span = tracing::debug_span!("get", key = key.as_str(), ?range);
         // Boxed: callers would carry it.
         Box::pin(self.hedged(about, send)).instrument(span)
@@ -169,13 +169,13 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
         waited_at: range.start,
         verify: None,
     };
-    let properties = Properties {
+    let properties = ObjectProperties {
         content_type: output.content_type,
         content_encoding: output.content_encoding,
         content_language: output.content_language,
         content_disposition: output.content_disposition,
         cache_control: output.cache_control,
-        ..Properties::of_metadata(output.metadata)
+        ..ObjectProperties::of_metadata(output.metadata)
     };
     Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })
 }

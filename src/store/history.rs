@@ -88,7 +88,7 @@ impl History {
 
 /// What is kept with an object besides its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Properties {
+pub(crate) struct ObjectProperties {
     pub(crate) content_type: Option<String>,
     pub(crate) content_encoding: Option<String>,
     pub(crate) content_language: Option<String>,
@@ -103,13 +103,13 @@ pub(crate) struct Properties {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) meta: Meta,
-    pub(crate) properties: Properties,
+    pub(crate) properties: ObjectProperties,
 }
 
 /// Sets the properties of an object on a request that makes one. A macro, because the SDK's builders share no trait.
 macro_rules! with_properties {
     ($request:expr, $properties:expr) => {{
-        let properties: &$crate::store::history::Properties = $properties;
+        let properties: &$crate::store::history::ObjectProperties = $properties;
         $request
             .set_content_type(properties.content_type.clone())
             .set_content_encoding(properties.content_encoding.clone())
@@ -121,7 +121,7 @@ macro_rules! with_properties {
 }
 pub(super) use with_properties;
 
-impl Properties {
+impl ObjectProperties {
     /// Metadata as S3 sends it: write ids, and what belongs to others.
     pub(super) fn of_metadata(metadata: Option<HashMap<String, String>>) -> Self {
         let mut metadata = metadata.unwrap_or_default().into_iter().collect();

@@ -166,13 +166,13 @@ pub(super) struct Contradiction(&'static str);
 
 /// One for all: the client goes through its interceptors a dozen times for each request.
 #[derive(Debug, Clone)]
-pub(super) struct Watcher {
+pub(super) struct ResponseWatcher {
     pub(super) counters: Counters,
     pub(super) clock: ServerClock,
 }
 
 #[dyn_dispatch_hint]
-impl Intercept for Watcher {
+impl Intercept for ResponseWatcher {
     fn name(&self) -> &'static str {
         "skillfs"
     }

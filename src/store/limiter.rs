@@ -13,17 +13,17 @@ use crate::mount::Tenant;
 
 /// Lets requests through.
 #[derive(Debug, Clone)]
-pub(super) struct Limiter(Arc<Shared>);
+pub(super) struct Limiter(Arc<LimiterShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct LimiterShared {
     most: usize,
     most_each: usize,
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LimiterState {
     running: usize,
     tenants: HashMap<Tenant, Queue>,
     /// Tenants that wait and may send, in their order.
@@ -53,10 +53,10 @@ impl Drop for Turn {
 impl Limiter {
     pub(super) fn new(most: usize, most_each: usize) -> Self {
         let (most, most_each) = (most.max(1), most_each.max(1));
-        Self(Arc::new(Shared { most, most_each, state: Mutex::default() }))
+        Self(Arc::new(LimiterShared { most, most_each, state: Mutex::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -65,7 +65,7 @@ impl Limiter {
         let turn = || Turn { limiter: self.clone(), tenant: tenant.clone() };
         let waiting = {
             let mut state = self.lock();
-            let State { running, tenants, turns } = &mut *state;
+            let LimiterState { running, tenants, turns } = &mut *state;
             let queue = tenants.entry(tenant.clone()).or_default();
             let free = *running < self.0.most && queue.running < self.0.most_each;
             // Those who wait come first; some wait only because their own tenant has enough under way.
@@ -102,7 +102,7 @@ impl Limiter {
     fn release(&self, tenant: &Tenant) {
         let mut state = self.lock();
         state.running = state.running.saturating_sub(1);
-        let State { tenants, turns, .. } = &mut *state;
+        let LimiterState { tenants, turns, .. } = &mut *state;
         if let Some(queue) = tenants.get_mut(tenant) {
             queue.running = queue.running.saturating_sub(1);
             if !queue.waiting.is_empty() && !queue.in_turns {
@@ -131,7 +131,7 @@ impl Limiter {
 
     fn next(&self) -> Option<(oneshot::Sender<Turn>, Turn)> {
         let mut state = self.lock();
-        let State { running, tenants, turns } = &mut *state;
+        let LimiterState { running, tenants, turns } = &mut *state;
         while *running < self.0.most {
             let tenant = turns.pop_front()?;
             let Some(queue) = tenants.get_mut(&tenant) else { continue };

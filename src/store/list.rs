@@ -8,7 +8,7 @@ use super::bucket::Store;
 use super::clients::Clients;
 use super::failure::{Failure, corrupt};
 use super::object::{Meta, etag_token, length};
-use super::send::{About, Sending};
+use super::send::{ReadTarget, Sending};
 use crate::cache::Passed;
 use crate::entry::Depth;
 use crate::error::{Error, Result};
@@ -151,7 +151,7 @@ impl Store {
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
-        let about = About { key: prefix, how: Passed::List, hedge: |hedges| &hedges.list };
+        let about = ReadTarget { key: prefix, how: Passed::List, hedge: |hedges| &hedges.list };
         // Boxed: callers would carry it.
         let page = Box::pin(self.hedged(about, send)).await;
         let page = page.map_err(|error| self.fail_at(prefix, Passed::List, error))?;

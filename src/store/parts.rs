@@ -12,7 +12,7 @@ use tracing::instrument;
 use super::bucket::Store;
 use super::clients::Clients;
 use super::failure::{Failure, Outcome, corrupt};
-use super::history::{Properties, with_properties};
+use super::history::{ObjectProperties, with_properties};
 use super::object::etag_header;
 use super::send::Sending;
 use super::write::{PartSource, Payload};
@@ -75,7 +75,11 @@ pub(crate) async fn all_aborted() {
 impl Store {
     /// Begins an upload; its properties are those of the object to be. One request.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
-    pub(crate) async fn start_parts(&self, key: &WritableKey, properties: &Properties) -> Result<Parts> {
+    pub(crate) async fn start_parts(
+        &self,
+        key: &WritableKey,
+        properties: &ObjectProperties,
+    ) -> Result<Parts> {
         let begin = |clients: &Clients| -> Sending<_, _> {
             let client = clients.client.clone();
             let request = client.create_multipart_upload().bucket(&*self.name).key(key.as_str());

@@ -22,7 +22,7 @@ pub(super) type Sending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send
 
 /// What a read is about, and what its answer proves.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct About<'k> {
+pub(super) struct ReadTarget<'k> {
     pub(super) key: &'k str,
     pub(super) how: Passed,
     pub(super) hedge: fn(&Hedges) -> &Hedge,
@@ -67,7 +67,7 @@ impl Store {
     /// Sends a request that only reads. One that is much slower than others is cancelled and reissued.
     pub(super) async fn hedged<T, E>(
         &self,
-        about: About<'_>,
+        about: ReadTarget<'_>,
         send: impl Fn(&Clients) -> Sending<T, E> + Clone + Send + Sync + 'static,
     ) -> Result<T, Failure>
     where
@@ -75,7 +75,7 @@ impl Store {
         T: Send + 'static,
         E: Send + 'static,
     {
-        let About { key, how, hedge } = about;
+        let ReadTarget { key, how, hedge } = about;
         let route = self.route(&[key]);
         // What is in a shared library is asked for on the library's behalf: others wait for the same answer, and must
         // not stand in one tenant's queue.

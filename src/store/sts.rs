@@ -16,7 +16,7 @@ use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Hex;
 use crate::mount::{Identity, IdentitySpec, Owner, Reach};
-use crate::policy::{self, MOST_CHARACTERS, Place};
+use crate::policy::{self, MOST_CHARACTERS, PolicyTarget};
 
 /// Credentials are renewed so long before they end, and earlier for some, so that not all are renewed at once.
 const MARGIN: Duration = Duration::from_secs(5 * 60);
@@ -170,7 +170,7 @@ impl Sts {
     /// The policy, as long as STS takes it.
     fn policy(&self, reach: &[Reach]) -> Result<String> {
         let Role { kms, compact_policy: compact, .. } = self.role;
-        let place = Place { partition: self.role.partition(), bucket: &self.bucket, kms, compact };
+        let place = PolicyTarget { partition: self.role.partition(), bucket: &self.bucket, kms, compact };
         let policy = policy::of_session(place, reach).ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
@@ -182,7 +182,7 @@ impl Sts {
             return Ok(policy);
         }
         let libraries = reach.iter().filter(|reach| matches!(reach, Reach::Library { .. })).count();
-        let shorter = policy::of_session(Place { compact: true, ..place }, reach)
+        let shorter = policy::of_session(PolicyTarget { compact: true, ..place }, reach)
             .filter(|text| text.len() <= MOST_CHARACTERS);
         let hint = match shorter {
             Some(_) if !compact => {

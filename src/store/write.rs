@@ -13,7 +13,7 @@ use tracing::instrument;
 
 use super::bucket::{Route, Store};
 use super::failure::{Failure, Outcome};
-use super::history::{Properties, Seen, WriteId, with_properties};
+use super::history::{ObjectProperties, Seen, WriteId, with_properties};
 use super::object::{etag_header, etag_token};
 use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
@@ -119,7 +119,7 @@ pub(crate) struct Write<'a> {
     pub(crate) id: &'a WriteId,
     pub(crate) payload: Payload,
     pub(crate) condition: Condition,
-    pub(crate) properties: &'a Properties,
+    pub(crate) properties: &'a ObjectProperties,
 }
 
 impl Write<'_> {
@@ -195,7 +195,7 @@ impl Attempts<'_> {
 
 /// What a look at the object tells about a write whose answer was lost.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum WriteVerdict {
     Done(Option<String>),
     /// Nothing has changed: it had no effect, and may be sent again.
     NotYet,
@@ -408,26 +408,31 @@ enum AfterLook {
     Resend,
 }
 
-fn after_look(verdict: Verdict, outcome: Outcome, exhausted: bool, under_way: bool) -> AfterLook {
+fn after_look(verdict: WriteVerdict, outcome: Outcome, exhausted: bool, under_way: bool) -> AfterLook {
     match verdict {
-        Verdict::Done(etag) => AfterLook::Done(etag),
-        Verdict::Overtaken => AfterLook::Overtaken,
-        Verdict::Unknowable => AfterLook::Uncertain,
+        WriteVerdict::Done(etag) => AfterLook::Done(etag),
+        WriteVerdict::Overtaken => AfterLook::Overtaken,
+        WriteVerdict::Unknowable => AfterLook::Uncertain,
         // The upload is gone, and the object is not there.
-        Verdict::NotYet if outcome == Outcome::Gone => AfterLook::Uncertain,
-        Verdict::NotYet if exhausted && under_way => AfterLook::Uncertain,
-        Verdict::NotYet if exhausted => AfterLook::Fail,
-        Verdict::NotYet => AfterLook::Resend,
+        WriteVerdict::NotYet if outcome == Outcome::Gone => AfterLook::Uncertain,
+        WriteVerdict::NotYet if exhausted && under_way => AfterLook::Uncertain,
+        WriteVerdict::NotYet if exhausted => AfterLook::Fail,
+        WriteVerdict::NotYet => AfterLook::Resend,
     }
 }
 
 /// What an object tells about a write whose answer was lost. `started` is when the write began, by the server's clock.
-fn verdict(seen: Option<&Seen>, id: &WriteId, condition: &Condition, started: Option<SystemTime>) -> Verdict {
+fn verdict(
+    seen: Option<&Seen>,
+    id: &WriteId,
+    condition: &Condition,
+    started: Option<SystemTime>,
+) -> WriteVerdict {
     if let Some(seen) = seen
         && seen.properties.history.contains(id.as_str())
     {
         let newest = seen.properties.history.ends_with(id);
-        return Verdict::Done(seen.meta.etag.clone().filter(|_| newest));
+        return WriteVerdict::Done(seen.meta.etag.clone().filter(|_| newest));
     }
     // Of an object that came in parts S3 tells when its upload began.
     let in_parts = |seen: &Seen| seen.meta.etag.as_ref().is_none_or(|etag| etag.contains('-'));
@@ -436,26 +441,26 @@ fn verdict(seen: Option<&Seen>, id: &WriteId, condition: &Condition, started: Op
         _ => false,
     };
     match (condition, seen) {
-        (Condition::Always | Condition::Absent, None) => Verdict::NotYet,
-        (Condition::Always, Some(seen)) if older(seen) => Verdict::NotYet,
-        (Condition::Absent, Some(seen)) if older(seen) => Verdict::Overtaken,
+        (Condition::Always | Condition::Absent, None) => WriteVerdict::NotYet,
+        (Condition::Always, Some(seen)) if older(seen) => WriteVerdict::NotYet,
+        (Condition::Absent, Some(seen)) if older(seen) => WriteVerdict::Overtaken,
         (Condition::Version { etag, known }, Some(seen)) => {
             let same_etag = seen.meta.etag.as_ref() == Some(etag);
             let Some((token, modified)) = known else {
-                return if same_etag { Verdict::NotYet } else { Verdict::Unknowable };
+                return if same_etag { WriteVerdict::NotYet } else { WriteVerdict::Unknowable };
             };
             let now = seen.properties.token(&seen.meta);
             if same_etag && now.as_ref() == Some(token) && seen.meta.modified == *modified {
-                Verdict::NotYet
+                WriteVerdict::NotYet
             } else if (now.as_ref() != Some(token) && seen.properties.history.contains(token)) || older(seen)
             {
                 // Every write since then left its id, and ours is not among them.
-                Verdict::Overtaken
+                WriteVerdict::Overtaken
             } else {
-                Verdict::Unknowable
+                WriteVerdict::Unknowable
             }
         }
-        _ => Verdict::Unknowable,
+        _ => WriteVerdict::Unknowable,
     }
 }
 
@@ -479,19 +484,19 @@ mod tests {
         let mut ids = history.iter().rev();
         let first = ids.next().map(|id| History::first(id)).unwrap_or_default();
         let history = ids.fold(first, |history, id| history.grown(id, &meta));
-        Seen { meta, properties: Properties { history, ..Properties::default() } }
+        Seen { meta, properties: ObjectProperties { history, ..ObjectProperties::default() } }
     }
 
     #[test]
     fn what_an_object_tells_about_a_write_whose_answer_was_lost() {
-        use Verdict::{Done, NotYet, Overtaken, Unknowable};
+        use WriteVerdict::{Done, NotYet, Overtaken, Unknowable};
         let (own, other, base) = (id(), id(), id());
         let started = Some(at(1_000));
         let before = seen("e0", 100, &[&base]);
         let on_base = Condition::unchanged(Some(&before)).unwrap();
         let on_etag = Condition::Version { etag: "e0".to_owned(), known: None };
         let foreign = |etag: &str, modified: u64| seen(etag, modified, &[]);
-        let cases: Vec<(&str, Option<Seen>, &Condition, Verdict)> = vec![
+        let cases: Vec<(&str, Option<Seen>, &Condition, WriteVerdict)> = vec![
             (
                 "its id is the newest",
                 Some(seen("e1", 1_001, &[&own, &base])),
@@ -550,14 +555,14 @@ mod tests {
     fn what_is_done_after_a_look() {
         use AfterLook::{Fail, Resend, Uncertain};
         for (verdict, outcome, exhausted, under_way, expected) in [
-            (Verdict::Done(None), Outcome::Lost, true, true, AfterLook::Done(None)),
-            (Verdict::Overtaken, Outcome::Lost, false, true, AfterLook::Overtaken),
-            (Verdict::Unknowable, Outcome::Lost, false, false, Uncertain),
-            (Verdict::NotYet, Outcome::Lost, false, true, Resend),
-            (Verdict::NotYet, Outcome::Lost, true, true, Uncertain),
-            (Verdict::NotYet, Outcome::NotDone, true, false, Fail),
+            (WriteVerdict::Done(None), Outcome::Lost, true, true, AfterLook::Done(None)),
+            (WriteVerdict::Overtaken, Outcome::Lost, false, true, AfterLook::Overtaken),
+            (WriteVerdict::Unknowable, Outcome::Lost, false, false, Uncertain),
+            (WriteVerdict::NotYet, Outcome::Lost, false, true, Resend),
+            (WriteVerdict::NotYet, Outcome::Lost, true, true, Uncertain),
+            (WriteVerdict::NotYet, Outcome::NotDone, true, false, Fail),
             // An upload that is gone was completed or aborted, and the object may be gone again.
-            (Verdict::NotYet, Outcome::Gone, false, false, Uncertain),
+            (WriteVerdict::NotYet, Outcome::Gone, false, false, Uncertain),
         ] {
             let shown = format!("{verdict:?} {outcome:?} {exhausted} {under_way}");
             assert_eq!(after_look(verdict, outcome, exhausted, under_way), expected, "{shown}");

@@ -296,6 +296,29 @@ fn a_circle_would_be_found() {
 }
 
 /// The library compiles and is tested without the files of the integration tests.
+/// Newcomers search for a type by its name: it is defined in one file.
+#[test]
+fn every_type_has_a_name_of_its_own() {
+    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, code) in sources() {
+        for line in code.lines().filter(|line| !line.starts_with(' ')) {
+            let words: Vec<&str> = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).collect();
+            let keyword = words.iter().position(|word| matches!(*word, "struct" | "enum" | "trait" | "type"));
+            let Some(name) = keyword.and_then(|at| words.get(at + 1)) else { continue };
+            // `Result` is an alias that modules shorten for themselves.
+            if name.starts_with(char::is_uppercase) && *name != "Result" && !line.starts_with("//") {
+                let files = defined.entry((*name).to_owned()).or_default();
+                if !files.contains(&file) {
+                    files.push(file.clone());
+                }
+            }
+        }
+    }
+    assert!(defined.len() > 300);
+    let several: Vec<_> = defined.iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(several.is_empty(), "{several:#?}");
+}
+
 #[test]
 fn no_source_file_includes_a_file_of_the_tests() {
     let from_tests = |text: &str| {

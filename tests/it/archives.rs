@@ -261,7 +261,7 @@ fn nothing_that_is_unpacked_can_be_run() {
     ];
     for (name, bytes) in archives {
         let source = opened(name, &bytes);
-        let skillfs::source::Content::File(path) = &source.skills[0].files[0].content else { panic!() };
+        let skillfs::source::FileContent::File(path) = &source.skills[0].files[0].content else { panic!() };
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
     }
 }
@@ -873,7 +873,7 @@ proptest! {
         if let Ok(source) = place.open(&SourceOptions::default()) {
             for skill in &source.skills {
                 for file in &skill.files {
-                    let skillfs::source::Content::File(path) = &file.content else { panic!() };
+                    let skillfs::source::FileContent::File(path) = &file.content else { panic!() };
                     prop_assert!(path.starts_with(skill.folder.canonicalize().unwrap()));
                 }
             }

@@ -2,7 +2,7 @@
 
 #![cfg(test)]
 
-use super::super::protocol::{self, Act, Commit, Key};
+use super::super::protocol::{self, Act, Commit, MirrorKey};
 use super::others::Scan;
 use super::world::{Contents, GONE, Index, Kind, MirrorRecord, PATHS, Request, World, contents};
 use super::{Bug, Moves, Outcome, Proc, Reply};
@@ -208,7 +208,7 @@ impl Mirror {
         let wanted = self.target.tree[path].content;
         let looked = self.looked & 1 << path != 0;
         let listed = self.listed & 1 << path != 0;
-        let key = Key {
+        let key = MirrorKey {
             wanted: some(&wanted),
             mirrored: some(&self.mirrored[path]),
             recorded: some(&self.recorded[path]),

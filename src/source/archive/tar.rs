@@ -8,7 +8,7 @@ use std::io::{BufReader, Read};
 use flate2::bufread::MultiGzDecoder;
 use tar::{Archive, EntryType};
 
-use super::{Checked, Refusal, Unpacker};
+use super::{Checked, EntryRefusal, Unpacker};
 
 /// No honest extended header is longer.
 const MAX_HEADER_BYTES: u64 = 64 * 1024;
@@ -36,8 +36,8 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let mut archive = Archive::new(Bounded { inner, left: most.min(ratio), stopped: &stopped });
     match entries(&mut archive, unpacker).and_then(|()| rest(archive.into_inner())) {
         // The bound was hit inside the library: say that, and not what it made of it.
-        Err(Refusal::Broken(_)) if stopped.get() => {
-            Err(Refusal::TooLarge("it unpacks to more than the limits allow".to_owned()))
+        Err(EntryRefusal::Broken(_)) if stopped.get() => {
+            Err(EntryRefusal::TooLarge("it unpacks to more than the limits allow".to_owned()))
         }
         result => result,
     }
@@ -45,11 +45,11 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<()> {
 
 fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checked<()> {
     let mut next = Extended::default();
-    for entry in archive.entries().map_err(Refusal::broken)?.raw(true) {
-        let mut entry = entry.map_err(Refusal::broken)?;
+    for entry in archive.entries().map_err(EntryRefusal::broken)?.raw(true) {
+        let mut entry = entry.map_err(EntryRefusal::broken)?;
         unpacker.count()?;
         let header = entry.header().clone();
-        let size = header.entry_size().map_err(Refusal::broken)?;
+        let size = header.entry_size().map_err(EntryRefusal::broken)?;
         match header.entry_type() {
             EntryType::XGlobalHeader => {
                 for (key, value) in pax(&mut entry, size)? {
@@ -59,7 +59,9 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
                     } else if matches!(key.as_str(), "path" | "linkpath" | "size")
                         || key.starts_with("GNU.sparse")
                     {
-                        return Err(Refusal::Odd(format!("it sets `{key}` for all its entries at once")));
+                        return Err(EntryRefusal::Odd(format!(
+                            "it sets `{key}` for all its entries at once"
+                        )));
                     }
                 }
                 continue;
@@ -93,7 +95,7 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
         }
         let said = std::mem::take(&mut next);
         let raw = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
-        let refused = |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(&raw), problem));
+        let refused = |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(&raw), problem));
         // The better reason first.
         super::parse(&raw)?;
         if said.sparse || header.entry_type() == EntryType::GNUSparse {
@@ -120,10 +122,10 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
 fn rest(mut reader: impl Read) -> Checked<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        match reader.read(&mut buffer).map_err(Refusal::broken)? {
+        match reader.read(&mut buffer).map_err(EntryRefusal::broken)? {
             0 => return Ok(()),
             read if buffer[..read].iter().any(|byte| *byte != 0) => {
-                return Err(Refusal::Odd("something stands behind its end".to_owned()));
+                return Err(EntryRefusal::Odd("something stands behind its end".to_owned()));
             }
             _ => {}
         }
@@ -134,12 +136,12 @@ fn rest(mut reader: impl Read) -> Checked<()> {
 fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
     if size > MAX_HEADER_BYTES {
         let message = format!("it has a header of {size} bytes; {MAX_HEADER_BYTES} are the limit");
-        return Err(Refusal::TooLarge(message));
+        return Err(EntryRefusal::TooLarge(message));
     }
     let mut bytes = Vec::new();
-    entry.read_to_end(&mut bytes).map_err(Refusal::broken)?;
+    entry.read_to_end(&mut bytes).map_err(EntryRefusal::broken)?;
     if bytes.len() as u64 != size {
-        return Err(Refusal::Broken("a header is cut off".to_owned()));
+        return Err(EntryRefusal::Broken("a header is cut off".to_owned()));
     }
     Ok(bytes)
 }
@@ -147,7 +149,7 @@ fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
 /// The records `length key=value\n` of an extended header, by their lengths: a value may hold line breaks.
 fn pax(entry: &mut impl Read, size: u64) -> Checked<Vec<(String, Vec<u8>)>> {
     let bytes = small(entry, size)?;
-    records(&bytes).ok_or_else(|| Refusal::Broken("an extended header cannot be read".to_owned()))
+    records(&bytes).ok_or_else(|| EntryRefusal::Broken("an extended header cannot be read".to_owned()))
 }
 
 fn records(mut bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {

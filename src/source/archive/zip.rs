@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom};
 use zip::read::{ArchiveOffset, Config};
 use zip::{CompressionMethod, ZipArchive};
 
-use super::{Checked, Refusal, Unpacker};
+use super::{Checked, EntryRefusal, Unpacker};
 
 /// The record at the end, without its comment.
 const END_BYTES: usize = 22;
@@ -27,25 +27,25 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let end = End::read(&mut file, unpacker.packed)?;
     let most = unpacker.limits.max_entries;
     if end.entries > most {
-        return Err(Refusal::TooLarge(format!("it has {} entries; {most} are the limit", end.entries)));
+        return Err(EntryRefusal::TooLarge(format!("it has {} entries; {most} are the limit", end.entries)));
     }
     end.check_table(&mut file)?;
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
-    let mut archive = ZipArchive::with_config(config, file).map_err(Refusal::broken)?;
+    let mut archive = ZipArchive::with_config(config, file).map_err(EntryRefusal::broken)?;
     for raw in archive.file_names_raw() {
         // The better reason first: what is wrong with a name says more than that two records differ.
         super::parse(raw)?;
     }
     if archive.has_duplicate_names() || archive.len() < end.entries {
-        return Err(Refusal::Odd("two of its entries have the same name".to_owned()));
+        return Err(EntryRefusal::Odd("two of its entries have the same name".to_owned()));
     }
     if archive.len() != end.entries || archive.central_directory_start() != end.directory {
-        return Err(Refusal::Odd("its table of contents is not where its end says".to_owned()));
+        return Err(EntryRefusal::Odd("its table of contents is not where its end says".to_owned()));
     }
     for index in 0..archive.len() {
-        let entry = archive.by_index_data(index).map_err(Refusal::broken)?;
+        let entry = archive.by_index_data(index).map_err(EntryRefusal::broken)?;
         let refused =
-            |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(entry.name_raw()), problem));
+            |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(entry.name_raw()), problem));
         if entry.encrypted() {
             return refused("is encrypted");
         }
@@ -58,18 +58,18 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
             return refused(&format!("is packed with {}, which is not read", entry.compression()));
         }
     }
-    archive
-        .validate_header_consistency()
-        .map_err(|error| Refusal::Odd(format!("its table of contents and its entries differ: {error}")))?;
+    archive.validate_header_consistency().map_err(|error| {
+        EntryRefusal::Odd(format!("its table of contents and its entries differ: {error}"))
+    })?;
     unpacker.commit =
         std::str::from_utf8(archive.comment()).ok().filter(|text| super::is_commit(text)).map(str::to_owned);
     for index in 0..archive.len() {
         unpacker.count()?;
-        let entry = archive.by_index(index).map_err(Refusal::broken)?;
+        let entry = archive.by_index(index).map_err(EntryRefusal::broken)?;
         let raw = entry.name_raw().to_vec();
         // A second name in an extra field would be believed by some readers only.
-        let refused = |problem: &str| Err(Refusal::entry(&String::from_utf8_lossy(&raw), problem));
-        if entry.name().map_err(Refusal::broken)?.as_bytes() != raw {
+        let refused = |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(&raw), problem));
+        if entry.name().map_err(EntryRefusal::broken)?.as_bytes() != raw {
             return refused("has two names, or a name that is no UTF-8");
         }
         let is_folder = entry.unix_mode().is_some_and(|mode| mode & KIND == FOLDER);
@@ -100,18 +100,18 @@ impl End {
     /// Exactly one end record, at the very end, right behind the table of contents.
     fn read(file: &mut File, size: u64) -> Checked<Self> {
         let tail = size.min((END_BYTES + usize::from(u16::MAX) + 20) as u64);
-        file.seek(SeekFrom::Start(size - tail)).map_err(Refusal::broken)?;
+        file.seek(SeekFrom::Start(size - tail)).map_err(EntryRefusal::broken)?;
         let mut bytes = Vec::new();
-        file.take(tail).read_to_end(&mut bytes).map_err(Refusal::broken)?;
+        file.take(tail).read_to_end(&mut bytes).map_err(EntryRefusal::broken)?;
         let Some(at) = bytes.windows(4).rposition(|window| window == END) else {
-            return Err(Refusal::Broken("it is no zip archive, or its end is missing".to_owned()));
+            return Err(EntryRefusal::Broken("it is no zip archive, or its end is missing".to_owned()));
         };
         let record = &bytes[at..];
         if record.len() < END_BYTES {
-            return Err(Refusal::Broken("its end is cut off".to_owned()));
+            return Err(EntryRefusal::Broken("its end is cut off".to_owned()));
         }
         if record.len() as u64 != END_BYTES as u64 + number(record, 20, 2) {
-            return Err(Refusal::Odd("it does not end where it says".to_owned()));
+            return Err(EntryRefusal::Odd("it does not end where it says".to_owned()));
         }
         let (disk, first_disk, here, all) =
             (number(record, 4, 2), number(record, 6, 2), number(record, 8, 2), number(record, 10, 2));
@@ -119,13 +119,13 @@ impl End {
         let large =
             [here, all].contains(&u64::from(u16::MAX)) || [length, directory].contains(&u64::from(u32::MAX));
         if large || (at >= 20 && bytes[at - 20..at - 16] == END_64) {
-            return Err(Refusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+            return Err(EntryRefusal::Odd("it is a zip64 archive, which is not read".to_owned()));
         }
         if disk != 0 || first_disk != 0 || here != all {
-            return Err(Refusal::Odd("it is one of several parts".to_owned()));
+            return Err(EntryRefusal::Odd("it is one of several parts".to_owned()));
         }
         if directory + length != size - record.len() as u64 {
-            return Err(Refusal::Odd("its table of contents is not where its end says".to_owned()));
+            return Err(EntryRefusal::Odd("its table of contents is not where its end says".to_owned()));
         }
         Ok(Self { entries: all as usize, directory, length })
     }
@@ -134,22 +134,22 @@ impl End {
     /// place somewhere else.
     fn check_table(&self, file: &mut File) -> Checked<()> {
         if self.length > MAX_TABLE_BYTES {
-            return Err(Refusal::TooLarge(format!(
+            return Err(EntryRefusal::TooLarge(format!(
                 "its table of contents has {} bytes; {MAX_TABLE_BYTES} are the limit",
                 self.length
             )));
         }
-        file.seek(SeekFrom::Start(self.directory)).map_err(Refusal::broken)?;
+        file.seek(SeekFrom::Start(self.directory)).map_err(EntryRefusal::broken)?;
         let mut table = Vec::new();
-        file.take(self.length).read_to_end(&mut table).map_err(Refusal::broken)?;
+        file.take(self.length).read_to_end(&mut table).map_err(EntryRefusal::broken)?;
         let (mut rest, mut count) = (table.as_slice(), 0);
         while !rest.is_empty() {
             let size = 46 + number(rest, 28, 2) + number(rest, 30, 2) + number(rest, 32, 2);
             let Some(record) = rest.get(..size as usize).filter(|record| record.starts_with(&RECORD)) else {
-                return Err(Refusal::Broken("its table of contents cannot be read".to_owned()));
+                return Err(EntryRefusal::Broken("its table of contents cannot be read".to_owned()));
             };
             if [20, 24, 42].iter().any(|at| number(record, *at, 4) == u64::from(u32::MAX)) {
-                return Err(Refusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+                return Err(EntryRefusal::Odd("it is a zip64 archive, which is not read".to_owned()));
             }
             count += 1;
             rest = &rest[size as usize..];
@@ -157,7 +157,7 @@ impl End {
         if count != self.entries {
             let said = self.entries;
             let message = format!("its table of contents has {count} entries, and its end says {said}");
-            return Err(Refusal::Odd(message));
+            return Err(EntryRefusal::Odd(message));
         }
         Ok(())
     }
