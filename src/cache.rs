@@ -78,7 +78,7 @@ pub struct CacheCounts {
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct CacheCounters {
     hits: AtomicU64,
     misses: AtomicU64,
     joined: AtomicU64,
@@ -91,7 +91,7 @@ fn count(counter: &AtomicU64, more: u64) {
 }
 
 /// What the map holds.
-struct Entry {
+struct CacheEntry {
     value: Arc<dyn Any + Send + Sync>,
     since: Instant,
     epoch: Epoch,
@@ -111,10 +111,10 @@ struct FlightId {
 
 /// The cache of a process.
 pub(crate) struct Cache {
-    entries: Entries<Id, Tenant, Entry>,
+    entries: Entries<Id, Tenant, CacheEntry>,
     epochs: Epochs,
     flights: SingleFlight<FlightId, Landing>,
-    counts: Counters,
+    counts: CacheCounters,
 }
 
 impl fmt::Debug for Cache {
@@ -130,7 +130,7 @@ impl Cache {
             entries: Entries::new(budget),
             epochs: Epochs::new(),
             flights: SingleFlight::new(),
-            counts: Counters::default(),
+            counts: CacheCounters::default(),
         }
     }
 
@@ -143,7 +143,7 @@ impl Cache {
     pub(crate) fn counts(&self) -> CacheCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (entries, bytes) = self.entries.held();
-        let Counters { hits, misses, joined, refreshed, evictions } = &self.counts;
+        let CacheCounters { hits, misses, joined, refreshed, evictions } = &self.counts;
         CacheCounts {
             hits: read(hits),
             misses: read(misses),
@@ -341,9 +341,9 @@ impl TenantCache {
         // Allocators round up and leave gaps: what is held takes a quarter more, as measured.
         let weight = bytes + bytes / 4 + ENTRY_BYTES;
         let since = kept.since;
-        let entry = Entry { value: kept.value.clone(), since, epoch, needs };
+        let entry = CacheEntry { value: kept.value.clone(), since, epoch, needs };
         // Whichever comes first, what was asked for later is newer.
-        let is_newer = |known: &Entry| known.epoch == epoch && known.since > since;
+        let is_newer = |known: &CacheEntry| known.epoch == epoch && known.since > since;
         let owner = self.owner(&key.id.about);
         let evicted = self.cache.entries.insert(key.id.clone(), owner, weight, entry, is_newer);
         count(&self.cache.counts.evictions, evicted);

@@ -131,7 +131,7 @@ const PROCS: usize = 4;
 type Event = (usize, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct LibraryState {
+struct State {
     world: World,
     procs: [Proc; PROCS],
     ticks: u8,
@@ -159,9 +159,9 @@ struct Scenario {
 
 /// Collects the successors of a state by steps of one process.
 struct Moves<'a> {
-    state: &'a LibraryState,
+    state: &'a State,
     proc: usize,
-    next: &'a mut Vec<(LibraryState, Event)>,
+    next: &'a mut Vec<(State, Event)>,
 }
 
 impl Moves<'_> {
@@ -210,7 +210,7 @@ impl Moves<'_> {
     }
 }
 
-impl LibraryState {
+impl State {
     fn new(scenario: &Scenario, bug: Bug) -> Self {
         let mut procs = [Proc::Off; PROCS];
         procs[..scenario.procs.len()].copy_from_slice(&scenario.procs);
@@ -372,7 +372,7 @@ impl Hasher for Fast {
     }
 }
 
-type SeenKey = HashSet<u64, BuildHasherDefault<Fast>>;
+type Fingerprints = HashSet<u64, BuildHasherDefault<Fast>>;
 
 fn fingerprint(value: &impl Hash) -> u64 {
     let mut hasher = Fast::default();
@@ -382,10 +382,10 @@ fn fingerprint(value: &impl Hash) -> u64 {
 
 /// Explores all states, nearest first; the error has the shortest way to the violation.
 fn explore(scenario: &Scenario, bug: Bug) -> Result<Explored, (Violation, String)> {
-    let start = LibraryState::new(scenario, bug);
+    let start = State::new(scenario, bug);
     let mut explored = Explored::default();
-    let mut seen = SeenKey::from_iter([fingerprint(&start)]);
-    let mut killed = SeenKey::default();
+    let mut seen = Fingerprints::from_iter([fingerprint(&start)]);
+    let mut killed = Fingerprints::default();
     let mut came_from = vec![(0, (0, ""))];
     let mut queue = VecDeque::from([(start, 0)]);
     let mut next = Vec::new();

@@ -32,7 +32,7 @@ const LARGE_BYTES: u64 = 1024 * 1024;
 const MANY: usize = 64;
 
 /// A skill, or what is to be said of what is none.
-type LoadedSkill = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
+type ReadSkill = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
 
 /// What one version of a file says.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct KnownFile<T> {
 }
 
 /// Of a skill's file.
-impl Cached for KnownFile<LoadedSkill> {
+impl Cached for KnownFile<ReadSkill> {
     fn weight(&self) -> Option<u64> {
         let weight: usize = match &self.says {
             Ok(skill) => {
@@ -192,7 +192,7 @@ impl S3Backend {
         &self,
         union: &Arc<Union>,
         skills: &[(&SkillPath, &SkillPlace)],
-    ) -> Result<Vec<Option<LoadedSkill>>> {
+    ) -> Result<Vec<Option<ReadSkill>>> {
         if skills.len() < MANY {
             return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
         }
@@ -206,7 +206,7 @@ impl S3Backend {
         })
     }
 
-    fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<LoadedSkill> {
+    fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<ReadSkill> {
         let found = FoundSkill::new(union, path, place)?;
         let meta = &found.file.meta;
         let outcome = match self.recall(&self.skill_key(&found)?, meta) {
@@ -228,12 +228,12 @@ impl S3Backend {
     }
 
     /// Of a skill, and not of its file alone: what the file says is judged by where it is.
-    fn skill_key(&self, found: &FoundSkill<'_>) -> Option<Key<KnownFile<LoadedSkill>>> {
+    fn skill_key(&self, found: &FoundSkill<'_>) -> Option<Key<KnownFile<ReadSkill>>> {
         let about = self.about_file(&found.location, found.file).ok()?;
         Some(Key::new(about, Detail::named(found.path.as_str())))
     }
 
-    fn keep_skill(&self, found: &FoundSkill<'_>, outcome: LoadedSkill) -> LoadedSkill {
+    fn keep_skill(&self, found: &FoundSkill<'_>, outcome: ReadSkill) -> ReadSkill {
         if let Some(key) = self.skill_key(found) {
             self.keep(&key, &found.file.meta, outcome.clone());
         }
@@ -335,7 +335,7 @@ impl S3Backend {
         path: &SkillPath,
         place: &SkillPlace,
         attempt: &Attempt,
-    ) -> Result<LoadedSkill> {
+    ) -> Result<ReadSkill> {
         let Some(found) = FoundSkill::new(union, path, place) else { return Ok(Err(Vec::new())) };
         let mut wanted = FIRST_BYTES;
         loop {
@@ -379,7 +379,7 @@ impl S3Backend {
     }
 
     /// What the head of a skill's file says; `None` when more of it must be read.
-    fn judge(&self, found: &FoundSkill<'_>, bytes: &[u8], part: Size) -> Option<LoadedSkill> {
+    fn judge(&self, found: &FoundSkill<'_>, bytes: &[u8], part: Size) -> Option<ReadSkill> {
         let mut document = match read_head(bytes, part, found.path.name(), found.location.as_str())? {
             Ok(document) => document,
             Err(said) => return Some(Err(said)),

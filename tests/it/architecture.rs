@@ -295,7 +295,6 @@ fn a_circle_would_be_found() {
     assert_eq!(circle("a", &hidden[..2]), None);
 }
 
-/// The library compiles and is tested without the files of the integration tests.
 /// Newcomers search for a type by its name: it is defined in one file.
 #[test]
 fn every_type_has_a_name_of_its_own() {
@@ -319,6 +318,29 @@ fn every_type_has_a_name_of_its_own() {
     assert!(several.is_empty(), "{several:#?}");
 }
 
+/// The guide says where changes are made: every "`Name` in `file.rs`" of it is true.
+#[test]
+fn what_the_guide_names_is_where_it_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let guide = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let mut checked = 0;
+    for (at, _) in guide.match_indices("` in `") {
+        let name = guide[..at].rsplit('`').next().unwrap();
+        let file = guide[at + 6..].split('`').next().unwrap();
+        if !file.ends_with(".rs") || file.contains('{') || name.contains(['.', '/', ' ']) {
+            continue;
+        }
+        let text =
+            ["src", "."].iter().find_map(|folder| std::fs::read_to_string(root.join(folder).join(file)).ok());
+        let text = text.unwrap_or_else(|| panic!("ARCHITECTURE.md names `{file}`, which does not exist"));
+        let last = name.rsplit("::").next().unwrap();
+        assert!(text.contains(last), "ARCHITECTURE.md says that `{name}` is in `{file}`");
+        checked += 1;
+    }
+    assert!(checked > 30, "{checked}");
+}
+
+/// The library compiles and is tested without the files of the integration tests.
 #[test]
 fn no_source_file_includes_a_file_of_the_tests() {
     let from_tests = |text: &str| {
