@@ -54,10 +54,16 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
 }
 
 fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
-    if let Some((encoding, length)) = Encoding::for_bom(bytes)
-        && decoded(encoding, &bytes[length..], whole).is_some_and(|text| !text.contains('\0'))
-    {
-        return Ok(encoding);
+    if let Some((encoding, length)) = Encoding::for_bom(bytes) {
+        let rest = &bytes[length..];
+        let is_text = match encoding == UTF_8 {
+            // Judged where it is: this may be all of a large file.
+            true => !rest.contains(&0) && is_utf8(rest, whole),
+            false => decoded(encoding, rest, whole).is_some_and(|text| !text.contains('\0')),
+        };
+        if is_text {
+            return Ok(encoding);
+        }
     }
     let binary = || Err(Binary(magic(bytes).unwrap_or(UNKNOWN_BINARY)));
     if bytes.contains(&0) || bytes.starts_with(PDF) {

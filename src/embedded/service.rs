@@ -72,7 +72,7 @@ impl Service {
         if let Some(md5) = content_md5
             && base64_simd::STANDARD.encode_to_string(sealed.md5) != md5
         {
-            return Err(s3_error!(BadDigest, "the StoredContent-MD5 does not fit the content"));
+            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
         }
         Ok((sealed, sums))
     }

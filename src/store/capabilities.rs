@@ -50,14 +50,10 @@ impl KnownCapabilities {
         self.uploads
     }
 
-    /// Whether the condition of a deletion is sent.
-    pub(super) fn sends_deletes(&self) -> bool {
-        !self.no_deletes.load(Ordering::Relaxed)
-    }
-
-    /// Whether it is relied upon.
-    pub(super) fn deletes(&self) -> bool {
-        self.deletes && self.sends_deletes()
+    /// Whether the condition of a deletion is sent, and whether it is relied upon.
+    pub(super) fn deletes(&self) -> (bool, bool) {
+        let sent = !self.no_deletes.load(Ordering::Relaxed);
+        (sent, sent && self.deletes)
     }
 
     /// The server said that it has none.

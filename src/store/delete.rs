@@ -11,6 +11,7 @@ use super::clients::Clients;
 use super::failure::{Failure, Outcome};
 use super::object::{Meta, etag_header};
 use super::send::Sending;
+use super::write::Sent;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::WritableKey;
 
@@ -25,9 +26,11 @@ impl Store {
         let mut attempts = self.attempts(&[key.as_str()]);
         let mut lost = false;
         loop {
+            // Read once: another task may learn meanwhile that the server has no conditional deletions.
+            let (conditional, relied_upon) = self.capabilities.deletes();
             // Where a server may ignore the condition, it is looked at first: what is left of the risk is
             // the time between two requests.
-            if !self.capabilities.deletes() || lost {
+            if !relied_upon || lost {
                 match self.look(key.key()).await {
                     Ok(None) => return Ok(true),
                     // The same content is not the same file, when it was written later.
@@ -44,7 +47,6 @@ impl Store {
                     Err(error) => return Err(error),
                 }
             }
-            let conditional = self.capabilities.sends_deletes();
             let delete = |writer: &Client| {
                 writer
                     .delete_object()
@@ -53,7 +55,11 @@ impl Store {
                     .set_if_match(conditional.then(|| etag_header(etag)))
                     .send()
             };
-            let Err(failure) = attempts.send(self.limits.attempt, delete).await else { return Ok(true) };
+            let failure = match attempts.send_once(self.limits.attempt, delete).await {
+                Sent::Done(_) => return Ok(true),
+                Sent::Renewed => continue,
+                Sent::Failed(failure) => failure,
+            };
             if conditional && failure.is_not_implemented() {
                 self.capabilities.forget_deletes();
                 continue;

@@ -36,20 +36,25 @@ impl Store {
                 .send()
         };
         let mut attempts = self.attempts(&[probe.as_str()]);
+        let mut may_be_there = false;
         loop {
             let Err(failure) = attempts.send(self.limits.attempt, impossible).await else {
                 self.delete(probe).await?;
                 return Ok(false);
             };
             let exhausted = attempts.count_failure();
-            match failure.outcome() {
+            let outcome = failure.outcome();
+            may_be_there |= outcome == Outcome::Lost;
+            match outcome {
                 // 404 and 412 both say that the condition was honored.
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
                 Outcome::NotDone | Outcome::Lost if !exhausted => attempts.pause().await,
                 _ => {
-                    // It may be there all the same; what cannot be taken away now stays.
-                    let _ = self.delete(probe).await;
+                    if may_be_there {
+                        // What cannot be taken away now stays.
+                        let _ = self.delete(probe).await;
+                    }
                     return Err(self.fail(failure));
                 }
             }

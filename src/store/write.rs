@@ -150,8 +150,16 @@ pub(super) struct Attempts<'s> {
     failures: u32,
 }
 
+/// What came of sending a write.
+pub(super) enum Sent<T> {
+    Done(T),
+    Failed(Failure),
+    /// Its credentials had ended, and nothing was done. They are renewed; it may be sent again.
+    Renewed,
+}
+
 impl Attempts<'_> {
-    /// Sends a request once, when it is this tenant's turn, and waits for so long.
+    /// Sends a request when it is this tenant's turn, and waits for so long.
     pub(super) async fn send<T, E, R>(
         &mut self,
         patience: Duration,
@@ -164,21 +172,45 @@ impl Attempts<'_> {
         R: Future<Output = Result<T, E>> + Send + 'static,
     {
         loop {
-            let sent = Instant::now();
-            let (clients, _) = self.route.clients().await?;
-            // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
-            let request = Box::pin(request(&clients.writer));
-            let in_time = async move { tokio::time::timeout(patience, request).await };
-            let failure = match self.store.in_turn(in_time).await {
-                Ok(Ok(done)) => return Ok(done),
-                Ok(Err(error)) => error.into(),
-                Err(_) => Failure::timed_out(),
-            };
-            if self.renewed || !self.route.renews(&failure, sent) {
-                return Err(failure);
+            match self.send_once(patience, &request).await {
+                Sent::Done(done) => return Ok(done),
+                Sent::Failed(failure) => return Err(failure),
+                Sent::Renewed => {}
             }
-            self.renewed = true;
         }
+    }
+
+    /// The same for a request that is preceded by a look at the object: renewing credentials takes time, so the look
+    /// must be repeated.
+    pub(super) async fn send_once<T, E, R>(
+        &mut self,
+        patience: Duration,
+        request: impl Fn(&Client) -> R + Send + Sync,
+    ) -> Sent<T>
+    where
+        Failure: From<E>,
+        T: Send + 'static,
+        E: Send + 'static,
+        R: Future<Output = Result<T, E>> + Send + 'static,
+    {
+        let sent = Instant::now();
+        let clients = match self.route.clients().await {
+            Ok((clients, _)) => clients,
+            Err(failure) => return Sent::Failed(failure),
+        };
+        // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
+        let request = Box::pin(request(&clients.writer));
+        let in_time = async move { tokio::time::timeout(patience, request).await };
+        let failure = match self.store.in_turn(in_time).await {
+            Ok(Ok(done)) => return Sent::Done(done),
+            Ok(Err(error)) => error.into(),
+            Err(_) => Failure::timed_out(),
+        };
+        if self.renewed || !self.route.renews(&failure, sent) {
+            return Sent::Failed(failure);
+        }
+        self.renewed = true;
+        Sent::Renewed
     }
 
     /// Counts a failure. Tells whether attempts are exhausted.
