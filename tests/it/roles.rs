@@ -632,6 +632,22 @@ async fn large_writes_replace_refused_credentials_too() {
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
+/// Renewing credentials takes time: what was seen before may have been replaced.
+#[tokio::test]
+async fn a_deletion_looks_again_after_its_credentials_were_renewed() {
+    let cloud = filled().await;
+    let fs = cloud.fs(|_| ()).await;
+    let backend = fs.session(&session("u1", "1", "k1"));
+    backend.read("a.md").await.unwrap();
+    later(AGED).await;
+    *cloud.rules.ends_at.lock().unwrap() = Some("DELETE");
+    cloud.wire.take();
+    backend.delete("a.md").await.unwrap();
+    let sent: Vec<_> = cloud.wire.take().into_iter().map(|request| request.method).collect();
+    // One to find the file. This server may ignore the condition, so each deletion follows a look; STS comes between.
+    assert_eq!(sent, ["HEAD", "HEAD", "DELETE", "POST", "HEAD", "DELETE"]);
+}
+
 /// Credentials that have ended when they come.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_that_come_too_late_are_no_storm() {

@@ -57,6 +57,8 @@ pub struct Rules {
     pub own: Mutex<Vec<Request>>,
     /// Expired tokens are refused so much later in requests whose target contains this.
     pub slow_refusal: Mutex<Option<(String, Duration)>>,
+    /// The credentials of the next request with this method have just ended.
+    pub ends_at: Mutex<Option<&'static str>>,
     /// STS tells no time when its credentials end.
     pub no_expiration: AtomicBool,
     /// Requests whose target contains this are answered so much later.
@@ -98,6 +100,7 @@ impl Cloud {
             is_open: AtomicBool::new(false),
             own: Mutex::default(),
             slow_refusal: Mutex::default(),
+            ends_at: Mutex::default(),
             role_denies: Mutex::default(),
             no_expiration: AtomicBool::new(false),
             slow_answer: Mutex::default(),
@@ -149,6 +152,9 @@ impl Rules {
         };
         let number: usize = token.strip_prefix("token-").unwrap().parse().unwrap();
         let issued = self.issued.lock().unwrap()[number].clone();
+        if self.ends_at.lock().unwrap().take_if(|method| request.method == *method).is_some() {
+            return Reply::error(400, "ExpiredToken");
+        }
         if Instant::now() >= issued.until {
             let refusal = Reply::error(400, "ExpiredToken");
             let slow = self.slow_refusal.lock().unwrap();
