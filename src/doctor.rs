@@ -281,13 +281,13 @@ fn skipped_from_here(why: &str, versioning: Check) -> impl Iterator<Item = Check
 /// A library in two words.
 fn short(library: &Library) -> String {
     let owner = Owner::from(library);
-    format!("{} {}", owner.identity().spec().noun, owner.id())
+    format!("{} {}", owner.identity().spec().name, owner.id())
 }
 
 /// The flag that names a library.
 fn flag(library: &Library) -> String {
     let owner = Owner::from(library);
-    format!("--{} {}", owner.identity().spec().flag, shell(owner.id()))
+    format!("--{} {}", owner.identity().spec().name, shell(owner.id()))
 }
 
 /// `1 key`, `2 keys`.

@@ -296,11 +296,7 @@ impl Index {
         let heads = self.heads.iter().map(|(path, head)| path.len() + head.len() + 100);
         let categories = self.categories.iter().map(|(path, text)| path.len() + text.len() + 80);
         let releases = self.releases.iter().map(|note| note.by.len() + note.source.len() + 150);
-        (files.sum::<usize>()
-            + heads.sum::<usize>()
-            + categories.sum::<usize>()
-            + releases.sum::<usize>()
-            + 300) as u64
+        (files.chain(heads).chain(categories).chain(releases).sum::<usize>() + 300) as u64
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) const SKILLS: &str = "skills";
 /// ```
 ///
 /// Nothing is ever decoded: `%41` is a name of three characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct VirtualPath(String);
 
@@ -251,12 +251,6 @@ impl fmt::Display for VirtualPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not `write_str`: tables give a width.
         f.pad(&self.0)
-    }
-}
-
-impl fmt::Debug for VirtualPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "VirtualPath({:?})", self.0)
     }
 }
 

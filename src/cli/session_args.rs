@@ -33,21 +33,17 @@ impl SessionArgs {
     pub(super) fn grants(&self, mount: &MountSpec) -> bool {
         mount.grant_flag().is_some_and(|flag| self.grants.iter().any(|given| given == flag))
     }
-
-    fn of(matches: &ArgMatches) -> Self {
-        let all = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned();
-        let ids = |identity: Identity| all(identity.spec().flag).map(move |id| (identity, id));
-        Self { ids: Identity::ALL.into_iter().flat_map(ids).collect(), grants: all(GRANT).collect() }
-    }
 }
 
 impl FromArgMatches for SessionArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Self::of(matches))
+        let all = |name: &str| matches.get_many::<String>(name).into_iter().flatten().cloned();
+        let ids = |identity: Identity| all(identity.spec().name).map(move |id| (identity, id));
+        Ok(Self { ids: Identity::ALL.into_iter().flat_map(ids).collect(), grants: all(GRANT).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::of(matches);
+        *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
 }
@@ -63,13 +59,13 @@ impl clap::Args for SessionArgs {
 }
 
 fn id(identity: Identity) -> Arg {
-    let IdentitySpec { flag, variable, several, help, .. } = identity.spec();
+    let IdentitySpec { name, variable, several, help, .. } = identity.spec();
     let (action, more) = match several {
         true => (ArgAction::Append, format!("; repeatable [env: {variable}, a comma list]")),
         false => (ArgAction::Set, format!(" [env: {variable}]")),
     };
-    Arg::new(flag)
-        .long(flag)
+    Arg::new(name)
+        .long(name)
         .global(true)
         .value_name("ID")
         .help_heading(HEADING)

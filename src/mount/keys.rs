@@ -4,8 +4,6 @@
 //! - Two keys never have the same path. A key from elsewhere, or one that no path names, has none.
 //! - No key is longer than [`MAX_KEY_BYTES`].
 
-use std::fmt;
-
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::VirtualPath;
 
@@ -16,7 +14,7 @@ pub(super) const MAX_KEY_BYTES: usize = 1024;
 ///
 /// There is no public constructor: a key is made from a session's mounts and a parsed path, or
 /// not at all.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey(pub(super) String);
 
 impl ObjectKey {
@@ -24,12 +22,6 @@ impl ObjectKey {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl fmt::Debug for ObjectKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ObjectKey({:?})", self.0)
     }
 }
 
@@ -56,14 +48,15 @@ pub(super) fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> 
 
 /// Whether the key of a path would fit.
 pub(super) fn check_length(path: &VirtualPath, bytes: usize) -> Result<()> {
-    if bytes <= MAX_KEY_BYTES { Ok(()) } else { Err(too_long(path, bytes)) }
-}
-
-fn too_long(path: &VirtualPath, bytes: usize) -> Error {
+    if bytes <= MAX_KEY_BYTES {
+        return Ok(());
+    }
     let path_shown = shorten(path.as_str());
     let message =
         format!("invalid path `{path_shown}`: its key would have {bytes} bytes; S3 takes {MAX_KEY_BYTES}");
-    Error::new(ErrorKind::InvalidPath, message).at(path).with_hint("use shorter or fewer directory names")
+    Err(Error::new(ErrorKind::InvalidPath, message)
+        .at(path)
+        .with_hint("use shorter or fewer directory names"))
 }
 
 /// The prefix of all keys in one directory of one session; it ends with `/`.
@@ -120,11 +113,10 @@ impl Directory {
     /// A listed key that is the marker of a folder, of this one or one below.
     pub(crate) fn marker(&self, key: &str) -> Option<ObjectKey> {
         let relative = self.relative(key)?;
-        let nameable = match relative {
-            "" => true,
-            relative => self.path.join_exact(relative.strip_suffix('/')?).is_some(),
-        };
-        nameable.then(|| ObjectKey(key.to_owned()))
+        if !relative.is_empty() {
+            self.path.join_exact(relative.strip_suffix('/')?)?;
+        }
+        Some(ObjectKey(key.to_owned()))
     }
 
     /// The path of a listed key; `None` for a key from elsewhere and for one that no path names.

@@ -4,7 +4,7 @@
 //! - What may be changed is decided here, by [`Mounts::target`], and nowhere else.
 //! - Below a mount of libraries a path has one key in each layer; which one counts, only all libraries together tell.
 
-use super::keys::{Directory, KeyPrefix, MAX_KEY_BYTES, ObjectKey, WritableKey, check_length, checked_key};
+use super::keys::{Directory, KeyPrefix, ObjectKey, WritableKey, check_length, checked_key};
 use super::library::{self, Library};
 use super::reach::Reach;
 use super::session::{Access, Owner, Session};
@@ -139,15 +139,10 @@ impl Mount {
     }
 
     fn reach(&self) -> impl Iterator<Item = Reach> {
-        self.layers.iter().map(|Layer { of, prefix, .. }| {
-            let of = of.clone();
-            match self.spec.has_libraries() {
-                true => Reach::library(of),
-                false => {
-                    let write = self.access == Access::ReadWrite;
-                    Reach::Below { prefix: prefix.as_str().to_owned(), write, of }
-                }
-            }
+        let write = self.access == Access::ReadWrite;
+        self.layers.iter().map(move |Layer { of, prefix, .. }| match self.spec.has_libraries() {
+            true => Reach::library(of.clone()),
+            false => Reach::Below { prefix: prefix.as_str().to_owned(), write, of: of.clone() },
         })
     }
 }
@@ -196,15 +191,7 @@ impl Target {
 
     /// The marker that makes a directory below this one exist; its own with an empty name.
     pub(crate) fn marker(&self, relative: &str) -> Option<WritableKey> {
-        let key = match relative {
-            "" => self.directory.prefix().as_str().to_owned(),
-            relative => {
-                let name = relative.strip_suffix('/')?;
-                self.path.join_exact(name)?;
-                format!("{}{name}/", self.directory.prefix().as_str())
-            }
-        };
-        (key.len() <= MAX_KEY_BYTES).then_some(WritableKey(ObjectKey(key)))
+        self.directory.marker(&format!("{}{relative}", self.directory.prefix().as_str())).map(WritableKey)
     }
 
     /// A file of the mount that is ours to make and to take away again.
@@ -271,10 +258,8 @@ impl Mounts {
             None => Ok(Location::Root),
             Some(mount) if mount.spec.has_libraries() => {
                 // The longest layer decides whether the name fits into a key.
-                let longest = mount.layers.iter().max_by_key(|layer| layer.prefix.as_str().len());
-                if let Some(layer) = longest {
-                    check_length(path, layer.prefix.as_str().len() + path.below_mount().len())?;
-                }
+                let longest = mount.layers.iter().map(|layer| layer.prefix.as_str().len()).max();
+                check_length(path, longest.unwrap_or(0) + path.below_mount().len())?;
                 Ok(Location::Layered)
             }
             // A mount has a layer, or the session does not have the mount.
@@ -316,12 +301,11 @@ impl Mounts {
         }
         let layer = &mount.layers[0];
         let top = layer.directory(&mount.path);
-        Ok(match layer.resolve(path)? {
-            Location::Inside { key, directory } => {
-                Target { path: path.clone(), mount: top, key: Some(WritableKey(key)), directory }
-            }
-            _ => Target { path: path.clone(), mount: top.clone(), key: None, directory: top },
-        })
+        let (key, directory) = match layer.resolve(path)? {
+            Location::Inside { key, directory } => (Some(WritableKey(key)), directory),
+            _ => (None, top.clone()),
+        };
+        Ok(Target { path: path.clone(), mount: top, key, directory })
     }
 
     /// The mount that a path lies in; `None` for the root.
@@ -351,6 +335,7 @@ impl Mounts {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::keys::MAX_KEY_BYTES;
     use super::*;
     use crate::id::{ThreadId, TicketId, UserId};
 

@@ -65,13 +65,9 @@ impl Session {
             Identity::Ticket => self.ticket.clone().map(Owner::Ticket).into_iter().collect(),
             Identity::Library => {
                 // A library that is named twice is one.
-                let mut libraries: Vec<Owner> = Vec::new();
-                for id in self.libraries.iter().cloned().map(Owner::Library) {
-                    if !libraries.contains(&id) {
-                        libraries.push(id);
-                    }
-                }
-                libraries
+                let is_new = |(at, id): &(usize, &LibraryId)| !self.libraries[..*at].contains(id);
+                let new = self.libraries.iter().enumerate().filter(is_new);
+                new.map(|(_, id)| Owner::Library(id.clone())).collect()
             }
         }
     }

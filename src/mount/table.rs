@@ -70,14 +70,11 @@ pub(crate) enum Identity {
 pub(crate) struct IdentitySpec {
     /// What stands before the id in a key: empty, or it ends with `/`.
     pub(crate) root: &'static str,
-    /// In messages: a `thread`.
-    pub(crate) noun: &'static str,
-    /// The flag of the command line, without its dashes.
-    pub(crate) flag: &'static str,
+    /// In messages, a `thread`; the flag of the command line, without its dashes; and the session tag of STS, with a
+    /// number behind it where there are several.
+    pub(crate) name: &'static str,
     /// The environment variable.
     pub(crate) variable: &'static str,
-    /// The session tag of STS, with a number behind it where there are several.
-    pub(crate) tag: &'static str,
     /// Whether a session may have several: then the flag may be repeated, and the variable is a list between commas.
     pub(crate) several: bool,
     /// What the flag does, for its help.
@@ -116,37 +113,29 @@ impl Identity {
         match self {
             Self::User => IdentitySpec {
                 root: "",
-                noun: "user",
-                flag: "user",
+                name: "user",
                 variable: "SKILLFS_USER",
-                tag: "user",
                 several: false,
                 help: "Whose skills `/skills` shows",
             },
             Self::Thread => IdentitySpec {
                 root: "threads/",
-                noun: "thread",
-                flag: "thread",
+                name: "thread",
                 variable: "SKILLFS_THREAD",
-                tag: "thread",
                 several: false,
                 help: "Which thread `/workspace` shows",
             },
             Self::Ticket => IdentitySpec {
                 root: "tickets/",
-                noun: "ticket",
-                flag: "ticket",
+                name: "ticket",
                 variable: "SKILLFS_TICKET",
-                tag: "ticket",
                 several: false,
                 help: "Which ticket `/ticket` shows",
             },
             Self::Library => IdentitySpec {
                 root: "shared/",
-                noun: "library",
-                flag: "library",
+                name: "library",
                 variable: "SKILLFS_LIBRARIES",
-                tag: "library",
                 several: true,
                 help: "A shared library that `/skills` shows behind the user's own",
             },
@@ -160,12 +149,12 @@ impl Identity {
 
     /// `a user, a thread or a ticket`.
     pub(crate) fn nouns(identities: impl IntoIterator<Item = Self>) -> String {
-        either(identities, |spec| format!("a {}", spec.noun))
+        either(identities, |spec| format!("a {}", spec.name))
     }
 
     /// `` `--user ID` or `--library ID` ``.
     pub(crate) fn flags(identities: impl IntoIterator<Item = Self>) -> String {
-        either(identities, |spec| format!("`--{} ID`", spec.flag))
+        either(identities, |spec| format!("`--{} ID`", spec.name))
     }
 }
 
@@ -226,8 +215,8 @@ impl MountSpec {
         let ways: Vec<_> = self
             .identities()
             .map(|identity| {
-                let IdentitySpec { flag, variable, .. } = identity.spec();
-                format!("`--{flag}` or {variable}")
+                let IdentitySpec { name, variable, .. } = identity.spec();
+                format!("`--{name}` or {variable}")
             })
             .collect();
         format!("`/{}` needs {}: {}", self.name, Identity::nouns(self.identities()), ways.join(", "))
@@ -254,7 +243,7 @@ mod tests {
         for spec in Identity::ALL.map(Identity::spec) {
             match spec.root.strip_suffix('/') {
                 Some(word) => assert!(RESERVED_USER_IDS.contains(&word), "{word}"),
-                None => assert_eq!((spec.root, spec.noun), ("", "user")),
+                None => assert_eq!((spec.root, spec.name), ("", "user")),
             }
         }
     }
@@ -285,8 +274,7 @@ mod tests {
         for (at, one) in Identity::ALL.into_iter().enumerate() {
             for other in &Identity::ALL[at + 1..] {
                 let (one, other) = (one.spec(), other.spec());
-                assert!(one.root != other.root && one.flag != other.flag && one.tag != other.tag);
-                assert!(one.variable != other.variable);
+                assert!(one.root != other.root && one.name != other.name && one.variable != other.variable);
             }
         }
     }

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 /// }
 /// # Ok::<(), skillfs::Error>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SkillPath(String);
 
@@ -107,12 +107,6 @@ impl fmt::Display for SkillPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not `write_str`: tables give a width.
         f.pad(&self.0)
-    }
-}
-
-impl fmt::Debug for SkillPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SkillPath({:?})", self.0)
     }
 }
 

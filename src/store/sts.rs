@@ -253,9 +253,9 @@ fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
     }
     let tag =
         |(at, owner): (usize, &&Owner)| {
-            let IdentitySpec { tag, several, .. } = owner.identity().spec();
+            let IdentitySpec { name, several, .. } = owner.identity().spec();
             let alike = owners[..=at].iter().filter(|other| other.identity() == owner.identity()).count();
-            let name = if several { format!("{tag}{alike}") } else { tag.to_owned() };
+            let name = if several { format!("{name}{alike}") } else { name.to_owned() };
             let id = owner.id();
             let strange = |c: &char| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c));
             if let Some(strange) = id.chars().find(strange) {
