@@ -266,7 +266,7 @@ impl Failure {
 
     /// The server does not know what was asked of it.
     pub(super) fn is_not_implemented(&self) -> bool {
-        matches!(&self.cause, Cause::Answer { status: 501, .. })
+        self.status() == Some(501)
     }
 
     /// What a diagnosis tells apart.
@@ -314,11 +314,6 @@ impl Failure {
         matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code == "NoSuchKey")
     }
 
-    /// The same for a HEAD, whose 404 has no body to tell by: a LIST must have the last word.
-    pub(super) fn is_missing_head(&self) -> bool {
-        self.status() == Some(404)
-    }
-
     pub(super) fn into_error(self, bucket: &str, endpoint: Option<&str>) -> Error {
         let place = endpoint.map_or("S3".to_owned(), |url| format!("the storage at `{}`", shorten(url)));
         if let Cause::Told = self.cause {
@@ -327,7 +322,7 @@ impl Failure {
                 Err(other) => Error::new(ErrorKind::Internal, other.to_string()),
             };
         }
-        let error = match &self.cause {
+        let mut error = match &self.cause {
             Cause::Answer { status, code, message, bucket_region } => {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
             }
@@ -362,12 +357,9 @@ impl Failure {
             .with_hint("this looks like a defect; please report it"),
         };
         let embedded = endpoint.is_some_and(|url| url.ends_with(".invalid"));
-        let error = match &self.cause {
-            Cause::Answer { code, .. } if embedded && code == "NoSuchBucket" => {
-                error.with_hint("name another with `--bucket`, or write a file to make this one")
-            }
-            _ => error,
-        };
+        if embedded && self.said().0 == "NoSuchBucket" {
+            error = error.with_hint("name another with `--bucket`, or write a file to make this one");
+        }
         error.with_source(self.source)
     }
 }

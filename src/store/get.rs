@@ -15,7 +15,7 @@ use super::bucket::Store;
 use super::clients::Clients;
 use super::failure::{Failure, corrupt};
 use super::history::{ObjectProperties, Seen};
-use super::object::{ByteRange, Meta, etag_header, etag_token, length, parse_content_range};
+use super::object::{ByteRange, Meta, etag_header, length, parse_content_range};
 use super::send::{ReadTarget, Sending};
 use crate::ambient::Instant;
 use crate::cache::Passed;
@@ -60,6 +60,20 @@ pub(crate) enum Expect<'e> {
     Not(&'e str),
 }
 
+/// The properties that the answer to a HEAD or a GET tells: two types with the same fields.
+macro_rules! properties_of {
+    ($answer:ident) => {
+        ObjectProperties {
+            content_type: $answer.content_type,
+            content_encoding: $answer.content_encoding,
+            content_language: $answer.content_language,
+            content_disposition: $answer.content_disposition,
+            cache_control: $answer.cache_control,
+            ..ObjectProperties::of_metadata($answer.metadata)
+        }
+    };
+}
+
 impl Store {
     /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
     pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
@@ -77,21 +91,11 @@ impl Store {
         // Boxed: callers would carry it.
         match Box::pin(self.hedged(about, send)).await {
             Ok(head) => Ok(Some(Seen {
-                meta: Meta {
-                    size: length(head.content_length)?,
-                    modified: head.last_modified.and_then(|t| t.try_into().ok()),
-                    etag: head.e_tag.map(etag_token),
-                },
-                properties: ObjectProperties {
-                    content_type: head.content_type,
-                    content_encoding: head.content_encoding,
-                    content_language: head.content_language,
-                    content_disposition: head.content_disposition,
-                    cache_control: head.cache_control,
-                    ..ObjectProperties::of_metadata(head.metadata)
-                },
+                meta: Meta::told(length(head.content_length)?, head.last_modified, head.e_tag),
+                properties: properties_of!(head),
             })),
-            Err(failure) if failure.is_missing_head() => Ok(None),
+            // It has no body to tell by which of key and bucket is missing: a LIST must have the last word.
+            Err(failure) if failure.status() == Some(404) => Ok(None),
             Err(failure) if self.is_missing(key, &failure).await? => Ok(None),
             Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
@@ -101,16 +105,14 @@ impl Store {
     pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, expect: Expect<'_>) -> Result<Fetched> {
         match self.send_get(key, range, expect).await {
             Ok(output) => received(key, range, output),
-            Err(failure) if failure.is_missing_key() => Ok(Fetched::Missing),
-            Err(failure) if failure.status() == Some(304) && matches!(expect, Expect::Not(_)) => {
-                Ok(Fetched::Unchanged)
-            }
-            Err(failure) if failure.status() == Some(412) && matches!(expect, Expect::Version(_)) => {
-                Ok(Fetched::Changed)
-            }
-            Err(failure) if failure.status() == Some(416) => Ok(Fetched::BehindTheEnd),
-            Err(failure) if self.is_missing(key, &failure).await? => Ok(Fetched::Missing),
-            Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
+            Err(failure) => match (failure.status(), expect) {
+                _ if failure.is_missing_key() => Ok(Fetched::Missing),
+                (Some(304), Expect::Not(_)) => Ok(Fetched::Unchanged),
+                (Some(412), Expect::Version(_)) => Ok(Fetched::Changed),
+                (Some(416), _) => Ok(Fetched::BehindTheEnd),
+                _ if self.is_missing(key, &failure).await? => Ok(Fetched::Missing),
+                _ => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
+            },
         }
     }
 
@@ -154,8 +156,7 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
         // A server that ignores ranges sends everything from the front.
         None => (0, length),
     };
-    let modified = output.last_modified.and_then(|time| time.try_into().ok());
-    let meta = Meta { size: total, modified, etag: output.e_tag.map(etag_token) };
+    let meta = Meta::told(total, output.last_modified, output.e_tag);
     let end = range.end.unwrap_or(total).min(total);
     let body = Body {
         key: key.clone(),
@@ -169,14 +170,7 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
         waited_at: range.start,
         verify: None,
     };
-    let properties = ObjectProperties {
-        content_type: output.content_type,
-        content_encoding: output.content_encoding,
-        content_language: output.content_language,
-        content_disposition: output.content_disposition,
-        cache_control: output.cache_control,
-        ..ObjectProperties::of_metadata(output.metadata)
-    };
+    let properties = properties_of!(output);
     Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })
 }
 

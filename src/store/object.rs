@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use aws_sdk_s3::primitives::DateTime;
+
 use super::failure::corrupt;
 use crate::entry::{Entry, EntryKind};
 use crate::error::Result;
@@ -16,6 +18,11 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
+    /// As the headers of an answer tell it.
+    pub(super) fn told(size: u64, modified: Option<DateTime>, etag: Option<String>) -> Self {
+        Self { size, modified: modified.and_then(|time| time.try_into().ok()), etag: etag.map(etag_token) }
+    }
+
     /// The entry of a file.
     pub(crate) fn entry(&self, path: VirtualPath) -> Entry {
         let Self { size, modified, etag } = self.clone();

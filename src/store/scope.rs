@@ -54,16 +54,7 @@ impl Scopes {
         // What nobody uses any more need not lie about.
         let idle = sts.role.duration;
         let most = sts.role.max_scopes.max(1);
-        let held = moka::sync::Cache::builder()
-            .max_capacity(most)
-            .eviction_policy(EvictionPolicy::lru())
-            .time_to_idle(idle)
-            .build();
-        let clients = moka::sync::Cache::builder()
-            .max_capacity(most.min(MOST_CLIENTS))
-            .eviction_policy(EvictionPolicy::lru())
-            .time_to_idle(idle)
-            .build();
+        let (held, clients) = (last_used(most, idle), last_used(most.min(MOST_CLIENTS), idle));
         Arc::new(Self { sts: Arc::new(sts), blueprint, held, clients })
     }
 
@@ -80,6 +71,12 @@ impl Scopes {
         let scope = |reach: Vec<Reach>| Arc::new(Scope::new(reach, self.clone()));
         SessionScopes { libraries: scope(libraries), mounts: scope(mounts), reach, whole: OnceLock::new() }
     }
+}
+
+/// So many that were used last, unless that was too long ago.
+fn last_used<V: Clone + Send + Sync + 'static>(most: u64, idle: Duration) -> moka::sync::Cache<ScopeId, V> {
+    let builder = moka::sync::Cache::builder().max_capacity(most).time_to_idle(idle);
+    builder.eviction_policy(EvictionPolicy::lru()).build()
 }
 
 /// What a session's requests go with.
