@@ -40,7 +40,7 @@ pub(crate) use self::union::{SkillPlace, Union, UnionFile};
 pub(crate) use self::view::{View, find_skills};
 pub use self::write::{Capabilities, WriteMode, Written};
 use crate::cache::{CacheCounts, LibraryPrefixes, TenantCache};
-use crate::config::{Freshness, Retention, Settings};
+use crate::config::{Retention, Settings};
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
@@ -58,14 +58,9 @@ pub struct SkillFs(Arc<HandleState>);
 #[derive(Debug)]
 struct HandleState {
     store: Store,
-    max_read_bytes: u64,
-    conflict_patience: Duration,
-    retention: Retention,
-    part_bytes: u64,
-    list_undescribed_skills: bool,
+    settings: Settings,
     queues: Queues,
     usages: Usages,
-    freshness: Freshness,
 }
 
 impl SkillFs {
@@ -104,17 +99,8 @@ impl SkillFs {
     }
 
     fn over(store: Store, settings: &Settings) -> Self {
-        Self(Arc::new(HandleState {
-            store,
-            max_read_bytes: settings.max_read_bytes,
-            conflict_patience: settings.conflict_patience,
-            retention: settings.retention,
-            part_bytes: settings.part_bytes,
-            queues: Queues::default(),
-            usages: quota::usages(),
-            freshness: settings.freshness,
-            list_undescribed_skills: settings.list_undescribed_skills,
-        }))
+        let settings = settings.clone();
+        Self(Arc::new(HandleState { store, settings, queues: Queues::default(), usages: quota::usages() }))
     }
 
     /// Opens a session. No I/O; it costs microseconds.
@@ -160,11 +146,11 @@ impl SkillFs {
     }
 
     pub(crate) fn conflict_patience(&self) -> Duration {
-        self.0.conflict_patience
+        self.0.settings.conflict_patience
     }
 
     pub(crate) fn retention(&self) -> Retention {
-        self.0.retention
+        self.0.settings.retention
     }
 
     /// The storage on this handle's own behalf: for questions about the bucket.
@@ -238,7 +224,7 @@ impl S3Backend {
     }
 
     pub(crate) fn lists_undescribed_skills(&self) -> bool {
-        self.shared.list_undescribed_skills
+        self.shared.settings.list_undescribed_skills
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -252,12 +238,9 @@ impl S3Backend {
 
     /// Alike for what is missing and for what belongs to somebody else.
     fn not_found(path: &VirtualPath) -> Error {
-        let hint = match path.parent() {
-            Some(parent) => format!("list `{parent}` to see what is there"),
-            None => "list `/` to see what is there".to_owned(),
-        };
+        let parent = path.parent().unwrap_or_else(VirtualPath::root);
         Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
             .at(path)
-            .with_hint(hint)
+            .with_hint(format!("list `{parent}` to see what is there"))
     }
 }

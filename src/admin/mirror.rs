@@ -366,7 +366,7 @@ impl<'a> Mirroring<'a> {
                     let (etag, size) =
                         key.seen.as_ref().map(|seen| (seen.etag.clone(), seen.size)).unwrap_or_default();
                     let version = Meta { size, modified: None, etag: Some(etag) };
-                    match self.backend.delete_object(&object, &version).await {
+                    match self.backend.store().delete_version(&object, &version).await {
                         Ok(true) => {
                             work.tell(1, 0);
                             return told(Ok(Done::Removed));
@@ -420,7 +420,7 @@ impl<'a> Mirroring<'a> {
         let name = leaf(path);
         // Only what this process has uploaded is known to be what its digest says.
         let uploaded = Some(&file.blob.id) == self.own;
-        if file.size >= WORTH_A_COPY && uploaded && self.backend.copies_conditionally() {
+        if file.size >= WORTH_A_COPY && uploaded && self.backend.store().capabilities().copies() {
             let blob = self.library.blob(file.sha256, &file.blob.id);
             match self.backend.copy_object(blob.key(), &key, name, only_over(seen)).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}

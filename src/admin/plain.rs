@@ -46,7 +46,7 @@ async fn write_one(work: &Transfers<'_>, plan: &Plan, change: &Change) -> Result
             let _room = work.room(0).await?;
             let seen = plan.base.tree.file(path).map(|file| file.meta.clone());
             let version = seen.unwrap_or(Meta { size: 0, modified: None, etag: before.clone() });
-            let deleted = work.backend.delete_object(&key, &version).await;
+            let deleted = work.backend.store().delete_version(&key, &version).await;
             deleted.map_err(|e| e.during("delete", &location))?
         }
     };

@@ -190,7 +190,7 @@ async fn plan_once(
     options: &PushOptions,
 ) -> Result<Plan> {
     let state = LibraryState::load(backend, library).await?;
-    if state.index.is_none() && backend.has_objects(&library.releases()).await? {
+    if state.index.is_none() && backend.store().lists_any(&library.releases()).await? {
         return Err(Error::new(ErrorKind::Corrupt, format!("{library} has releases, and its index is lost"))
             .with_hint(
                 "`admin verify` lists the releases; `admin verify --repair --release N` restores one",

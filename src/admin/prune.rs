@@ -86,7 +86,8 @@ pub(super) async fn prune(backend: &S3Backend, library: &Library, retention: Ret
             garbage.extend(library.listed_beside(&key).map(|key| (key, meta)));
         }
     }
-    let deletions: Vec<_> = garbage.iter().map(|(key, meta)| backend.delete_object(key, meta)).collect();
+    let deletions: Vec<_> =
+        garbage.iter().map(|(key, meta)| backend.store().delete_version(key, meta)).collect();
     let _: Vec<bool> = stream::iter(deletions).buffer_unordered(AT_ONCE).try_collect().await?;
     Ok(pruned)
 }

@@ -115,7 +115,7 @@ impl SkillFs {
             }
             Err(error) => return Err(error),
         }
-        match backend.unfinished_uploads(library).await {
+        match backend.store().unfinished_uploads(&library.everything()).await {
             Ok(keys) => {
                 for key in keys {
                     found.say(
@@ -142,7 +142,7 @@ impl SkillFs {
         found: &mut Verified,
         watch: PushWatch<'_>,
     ) -> Result<()> {
-        for key in state.tree.unnameable() {
+        for key in &state.tree.unnameable {
             found.say(
                 Severity::Warning,
                 "unreachable-key",

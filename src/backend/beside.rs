@@ -19,7 +19,7 @@ use crate::index::Digest;
 use crate::mount::{KeyPrefix, Library, Mounts, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{
-    ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, ObjectProperties, PartSource, Put, WriteId,
+    ByteRange, Condition, Expect, Fetched, Listed, Lister, Meta, ObjectProperties, PartSource, Put,
 };
 
 impl S3Backend {
@@ -59,68 +59,40 @@ impl S3Backend {
 
     /// The SHA-256 of an object as it is now, and what the server says of it; `None` when there is none.
     pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Digest, Meta)>> {
+        let fetched = self.store().get(key, ByteRange::WHOLE, Expect::Any).await?;
+        let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(None) };
         let mut digest = sha2::Sha256::new();
-        let meta = match self.store().get(key, ByteRange::WHOLE, Expect::Any).await? {
-            Fetched::Found { meta, mut body, .. } => {
-                while let Some(piece) = body.next(self.store()).await? {
-                    digest.update(&piece);
-                }
-                meta
-            }
-            _ => return Ok(None),
-        };
+        while let Some(piece) = body.next(self.store()).await? {
+            digest.update(&piece);
+        }
         Ok(Some((Digest::finish(digest), meta)))
     }
 
     /// An object as it is now, whole; `None` when there is none.
     pub(crate) async fn object(&self, key: &ObjectKey) -> Result<Option<(Meta, Bytes)>> {
-        match self.store().get(key, ByteRange::WHOLE, Expect::Any).await? {
-            Fetched::Found { meta, mut body, .. } => {
-                let mut bytes = Vec::new();
-                body.collect(self.store(), &mut bytes).await?;
-                Ok(Some((meta, bytes.into())))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// What the server says of an object; `None` when there is none.
-    pub(crate) async fn object_meta(&self, key: &ObjectKey) -> Result<Option<Meta>> {
-        self.store().head(key).await
-    }
-
-    /// Whether there is any object below a prefix. One request.
-    pub(crate) async fn has_objects(&self, prefix: &KeyPrefix) -> Result<bool> {
-        Ok(Lister::new(prefix, Depth::All).page_size(1).next(self.store()).await?.is_some())
+        let fetched = self.store().get(key, ByteRange::WHOLE, Expect::Any).await?;
+        let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(None) };
+        let mut bytes = Vec::new();
+        body.collect(self.store(), &mut bytes).await?;
+        Ok(Some((meta, bytes.into())))
     }
 
     /// All objects below a prefix.
     pub(crate) async fn objects(&self, prefix: &KeyPrefix) -> Result<Vec<(String, Meta)>> {
-        let mut found = Vec::new();
-        let mut lister = Lister::new(prefix, Depth::All);
-        while let Some(page) = lister.next(self.store()).await? {
-            for item in page {
-                if let Listed::Object { key, meta } = item {
-                    found.push((key, meta));
-                }
-            }
-        }
-        Ok(found)
+        let object = |item| match item {
+            Listed::Object { key, meta } => Some((key, meta)),
+            Listed::Prefix(_) => None,
+        };
+        Ok(Lister::new(prefix, Depth::All).all(self.store()).await?.into_iter().filter_map(object).collect())
     }
 
     /// The names right below a prefix that have something below them.
     pub(crate) async fn prefixes(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
-        let mut found = Vec::new();
-        let mut lister = Lister::new(prefix, Depth::One);
-        while let Some(page) = lister.next(self.store()).await? {
-            for item in page {
-                if let Listed::Prefix(key) = item {
-                    let name = key.strip_prefix(prefix.as_str()).and_then(|name| name.strip_suffix('/'));
-                    found.extend(name.map(str::to_owned));
-                }
-            }
-        }
-        Ok(found)
+        let name = |item: &Listed| match item {
+            Listed::Prefix(key) => Some(key.strip_prefix(prefix.as_str())?.strip_suffix('/')?.to_owned()),
+            Listed::Object { .. } => None,
+        };
+        Ok(Lister::new(prefix, Depth::One).all(self.store()).await?.iter().filter_map(name).collect())
     }
 
     /// Writes an object, as a type of content that its name tells. `None` when the condition does not hold;
@@ -132,9 +104,7 @@ impl S3Backend {
         content: Bytes,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let id = self.store().write_id()?;
-        let properties = new_properties(name, &id);
-        self.put_with(key, &id, &properties, content, condition).await
+        self.put_new(key, name, None, self.pieces(content), condition).await
     }
 
     /// Writes a document of a library: JSON, compressed. As [`S3Backend::put_object`].
@@ -144,32 +114,24 @@ impl S3Backend {
         content: Bytes,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let id = self.store().write_id()?;
-        let properties = ObjectProperties {
-            content_encoding: Some("gzip".to_owned()),
-            ..new_properties("document.json", &id)
-        };
-        self.put_with(key, &id, &properties, content, condition).await
+        self.put_new(key, "document.json", Some("gzip"), self.pieces(content), condition).await
     }
 
-    async fn put_with(
+    async fn put_new(
         &self,
         key: &WritableKey,
-        id: &WriteId,
-        properties: &ObjectProperties,
-        content: Bytes,
+        name: &str,
+        encoding: Option<&str>,
+        pieces: Vec<PartSource>,
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
-        let pieces = self.pieces(content);
-        Ok(match self.put_pieces(key, id, condition, properties, pieces).await? {
+        let id = self.store().write_id()?;
+        let content_encoding = encoding.map(str::to_owned);
+        let properties = ObjectProperties { content_encoding, ..new_properties(name, &id) };
+        Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {
             Put::Done { etag } => Some(etag),
             Put::Overtaken => None,
         })
-    }
-
-    /// Whether conditions of copies are known to be honored.
-    pub(crate) fn copies_conditionally(&self) -> bool {
-        self.store().capabilities().copies()
     }
 
     /// Copies an object, on the server. As [`S3Backend::put_object`].
@@ -186,18 +148,7 @@ impl S3Backend {
         let Some(seen) = self.store().look(source).await? else {
             return Err(Error::new(ErrorKind::NotFound, "what was to be copied is not there"));
         };
-        let id = self.store().write_id()?;
-        let properties = new_properties(name, &id);
-        let pieces: Vec<PartSource> = self.copied(source, &seen)?;
-        Ok(match self.put_pieces(key, &id, condition, &properties, pieces).await? {
-            Put::Done { etag } => Some(etag),
-            Put::Overtaken => None,
-        })
-    }
-
-    /// Deletes an object if it is this version. `false` when it is another one.
-    pub(crate) async fn delete_object(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
-        self.store().delete_version(key, version).await
+        self.put_new(key, name, None, self.copied(source, &seen)?, condition).await
     }
 
     /// Whether the server honors conditions: without that, nothing can be published safely.
@@ -207,11 +158,6 @@ impl S3Backend {
         }
         Err(Error::new(ErrorKind::Unavailable, "this server ignores conditional writes")
             .with_hint("publishing needs `If-Match` and `If-None-Match`, so that no release is overwritten; use a server that honors them"))
-    }
-
-    /// Uploads that were begun in a library or beside it, and not completed.
-    pub(crate) async fn unfinished_uploads(&self, library: &Library) -> Result<Vec<String>> {
-        self.store().unfinished_uploads(&library.everything()).await
     }
 
     /// The time at the server, as far as it is known.

@@ -52,12 +52,8 @@ impl Queues {
     }
 }
 
-/// What is changed: a version, and its content where that is needed.
-struct EditBase {
-    seen: Seen,
-    /// `None` when it is too long to be sent again.
-    content: Option<Vec<u8>>,
-}
+/// What is changed: a version, and its content; `None` when that is too long to be sent again.
+type EditBase = (Seen, Option<Vec<u8>>);
 
 /// What a change makes of it.
 enum Revision<'a> {
@@ -134,7 +130,7 @@ impl S3Backend {
         change: Revision<'_>,
     ) -> Result<(Written, u64)> {
         let path = &target.path;
-        let deadline = Instant::now() + self.shared.conflict_patience;
+        let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let conditional = self.conditions(target).await?;
         let queue = self.shared.queues.of(key.as_str());
         // Who waited in vain tries once all the same.
@@ -176,7 +172,7 @@ impl S3Backend {
     ) -> Result<Option<(Written, u64)>> {
         let path = &target.path;
         let base = self.base(path, key, change).await?;
-        let seen = base.as_ref().map(|base| &base.seen);
+        let seen = base.as_ref().map(|(seen, _)| seen);
         let old_size = seen.map(|seen| seen.meta.size);
         let condition = match conditional {
             true => Condition::unchanged(seen).map_err(|e| e.during("change", path))?,
@@ -192,25 +188,25 @@ impl S3Backend {
         let (pieces, replacements) = match (base, change) {
             (None, Revision::Append(more)) => (self.pieces((*more).clone()), 0),
             (None, Revision::Replace { .. }) => return Err(self.nothing_there(path).await),
-            (Some(EditBase { content: Some(mut content), .. }), Revision::Append(more)) => {
+            (Some((_, Some(mut content))), Revision::Append(more)) => {
                 content.extend_from_slice(more);
                 (self.pieces(content.into()), 0)
             }
             // A long file as it is, and more behind it.
-            (Some(EditBase { content: None, seen }), Revision::Append(more)) => {
+            (Some((seen, None)), Revision::Append(more)) => {
                 let mut pieces = self.copied(key.key(), &seen)?;
                 pieces.extend(self.pieces((*more).clone()).into_iter().filter(|piece| piece.len() > 0));
                 (pieces, 0)
             }
-            (Some(EditBase { content: Some(content), seen }), Revision::Replace { old, new, all }) => {
+            (Some((seen, Some(content))), Revision::Replace { old, new, all }) => {
                 // What a read takes, or no more than it was.
-                let most = self.shared.max_read_bytes.max(seen.meta.size);
+                let most = self.shared.settings.max_read_bytes.max(seen.meta.size);
                 let (content, count) = text::replace(&content, old, new, *all, most)
                     .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
                 (self.pieces(content.into()), count)
             }
-            (Some(EditBase { content: None, seen }), Revision::Replace { .. }) => {
-                let (size, most) = (seen.meta.size, self.shared.max_read_bytes);
+            (Some((seen, None)), Revision::Replace { .. }) => {
+                let (size, most) = (seen.meta.size, self.shared.settings.max_read_bytes);
                 return Err(Error::new(
                     ErrorKind::TooLarge,
                     format!("`{path}` is too large to edit: {size} bytes, the limit is {most}"),
@@ -240,7 +236,7 @@ impl S3Backend {
     ) -> Result<Option<EditBase>> {
         let most = match change {
             Revision::Append(_) => self.store().single_put_bytes(),
-            Revision::Replace { .. } => self.shared.max_read_bytes,
+            Revision::Replace { .. } => self.shared.settings.max_read_bytes,
         };
         let during = |error: Error| error.during("read", path);
         let fetched = self.store().get(key.key(), ByteRange::WHOLE, Expect::Any).await.map_err(during)?;
@@ -251,7 +247,7 @@ impl S3Backend {
             body.collect(self.store(), bytes).await.map_err(during)?;
         }
         self.saw(key, &meta);
-        Ok(Some(EditBase { seen: Seen { meta, properties: *properties }, content }))
+        Ok(Some((Seen { meta, properties: *properties }, content)))
     }
 
     /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.

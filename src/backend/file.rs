@@ -42,10 +42,7 @@ impl Node {
 
     /// Whether it is this version of a file, with what a reader wants of its content.
     pub(super) fn tells_of(&self, file: &File, want: Want) -> bool {
-        match self {
-            Self::File(known) => known.meta.same_version(&file.meta) && want.is_met_by(&known.content),
-            Self::Directory | Self::Nothing => false,
-        }
+        matches!(self, Self::File(known) if known.meta.same_version(&file.meta) && want.is_met_by(&known.content))
     }
 
     /// The file; what else it is, is an error.
@@ -118,18 +115,12 @@ pub(super) struct KnownText {
     pub(super) lines: u64,
 }
 
-impl AsRef<[u8]> for KnownText {
-    fn as_ref(&self) -> &[u8] {
-        self.text.content.as_bytes()
-    }
-}
-
 /// Lets a known text be bytes without a copy.
 struct TextBytes(Arc<KnownText>);
 
 impl AsRef<[u8]> for TextBytes {
     fn as_ref(&self) -> &[u8] {
-        (*self.0).as_ref()
+        self.0.text.content.as_bytes()
     }
 }
 
@@ -151,11 +142,6 @@ impl Content {
             Self::Text(text) if text.text.exact => Some(Bytes::from_owner(TextBytes(text.clone()))),
             _ => None,
         }
-    }
-
-    /// Whether it tells what a reader of text wants to know.
-    fn tells_text(&self) -> bool {
-        !matches!(self, Self::Unread)
     }
 
     fn weight(&self) -> u64 {
@@ -194,7 +180,7 @@ impl Want {
 
     pub(super) fn is_met_by(self, content: &Content) -> bool {
         match self {
-            Self::Text => content.tells_text(),
+            Self::Text => !matches!(content, Content::Unread),
             Self::Bytes => content.bytes().is_some(),
             Self::Meta => true,
         }
@@ -262,7 +248,7 @@ impl S3Backend {
         }
         let size = file.meta.size;
         let mut bytes = Vec::new();
-        if size <= self.cache().largest().min(self.shared.max_read_bytes) {
+        if size <= self.cache().largest().min(self.shared.settings.max_read_bytes) {
             // Room for the rest as well, where that is going to be read.
             bytes.reserve_exact(usize::try_from(size).unwrap_or(0));
         }
@@ -275,7 +261,7 @@ impl S3Backend {
             // Refuse a large binary before the rest of it is asked for.
             match text::sniff(&bytes) {
                 Err(Binary(mime)) => Content::Binary(mime),
-                Ok(_) if size <= self.shared.max_read_bytes => {
+                Ok(_) if size <= self.shared.settings.max_read_bytes => {
                     let rest = ByteRange { start: bytes.len() as u64, end: Some(size) };
                     let mut rest = self.open_part(file, rest).await?;
                     rest.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
@@ -291,7 +277,7 @@ impl S3Backend {
     }
 
     pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
-        let most = self.shared.max_read_bytes;
+        let most = self.shared.settings.max_read_bytes;
         let too_large =
             || format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}");
         match bytes <= most {

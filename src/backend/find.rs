@@ -10,7 +10,6 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::union::below_mount;
 use super::walk::{At, Candidate, Item, Walk, WalkRoot};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
@@ -226,9 +225,9 @@ impl Search {
             Location::Layered => {
                 let union = self.backend.union_around(root).await?;
                 union.check_complete(root)?;
-                match union.file(below_mount(root)) {
+                match union.file(root.below_mount()) {
                     Some(found) => Some(At::Union(found.clone())),
-                    None if union.is_directory(below_mount(root)) => return Ok(None),
+                    None if union.is_directory(root.below_mount()) => return Ok(None),
                     None => None,
                 }
             }

@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 
 use super::S3Backend;
-use super::union::{Broken, Union, UnionFile, below_mount};
+use super::union::{Broken, Union, UnionFile};
 use super::view::View;
 use crate::ambient::Instant;
 use crate::cache::{About, Accept, Cached, Detail, Kept, Key, LibraryPrefixes};
@@ -83,12 +83,6 @@ impl Cached for PlainListing {
     }
 }
 
-/// A layer, and since when it is known to be so.
-struct LayerAt {
-    view: Arc<View>,
-    since: Instant,
-}
-
 /// All layers together.
 #[derive(Debug)]
 struct UnionAt {
@@ -100,7 +94,7 @@ impl Cached for UnionAt {
     /// Its layers are kept, and weighed, for themselves. One with a broken layer is not kept: the next caller tries
     /// again.
     fn weight(&self) -> Option<u64> {
-        self.union.broken().is_none().then(|| self.union.weight())
+        self.union.broken.is_none().then(|| self.union.weight())
     }
 
     fn as_of(&self) -> Option<Instant> {
@@ -114,26 +108,20 @@ impl Cached for UnionAt {
 
 impl S3Backend {
     /// All of `/skills`.
-    pub(crate) fn union_all(&self) -> impl Future<Output = Result<Arc<Union>>> + Send {
-        self.union("")
+    pub(crate) async fn union_all(&self) -> Result<Arc<Union>> {
+        self.union("").await
     }
 
     /// The part of `/skills` below the first name of a path. Skills that hide each other share it, so this is
     /// enough to tell what is seen there.
-    pub(crate) fn union_of_first<'s>(
-        &'s self,
-        path: &'s VirtualPath,
-    ) -> impl Future<Output = Result<Arc<Union>>> + Send + 's {
-        self.union(below_mount(path).split('/').next().unwrap_or_default())
+    pub(crate) async fn union_of_first(&self, path: &VirtualPath) -> Result<Arc<Union>> {
+        self.union(path.below_mount().split('/').next().unwrap_or_default()).await
     }
 
     /// The part of `/skills` that tells what a path is, be it a file or a directory.
-    pub(super) fn union_around<'s>(
-        &'s self,
-        path: &'s VirtualPath,
-    ) -> impl Future<Output = Result<Arc<Union>>> + Send + 's {
+    pub(super) async fn union_around(&self, path: &VirtualPath) -> Result<Arc<Union>> {
         // Whether the first name is a file itself, only the whole mount can tell.
-        self.union(below_mount(path).split_once('/').map_or("", |(first, _)| first))
+        self.union(path.below_mount().split_once('/').map_or("", |(first, _)| first)).await
     }
 
     /// The part of `/skills` below one name; all of it with none.
@@ -143,7 +131,7 @@ impl S3Backend {
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.clone());
         }
-        let (about, bound) = (About::LibraryPrefixes(self.libraries.clone()), self.skills_bound());
+        let (about, bound) = (self.about_libraries(), self.skills_bound());
         let mut key = Key::<UnionAt>::new(about.clone(), Detail::Only);
         // All of it tells about every part.
         let all_known = self.cache().peek(&key).is_some_and(|all| all.since.elapsed() < bound);
@@ -171,7 +159,7 @@ impl S3Backend {
     }
 
     pub(super) fn skills_bound(&self) -> Duration {
-        if self.fresh { Duration::ZERO } else { self.shared.freshness.skills }
+        if self.fresh { Duration::ZERO } else { self.shared.settings.freshness.skills }
     }
 
     /// The same session, whose `/skills` stays as it is now, whatever is published meanwhile: for one turn of an
@@ -209,9 +197,9 @@ impl S3Backend {
         for (layer, (library, found)) in libraries.iter().zip(found).enumerate() {
             // Of a library that is broken, the others are told. Any other failure may pass, and is one.
             let error = match found {
-                Ok(Ok(at)) => {
-                    since = since.min(at.since);
-                    layers.push(at.view);
+                Ok(Ok(view)) => {
+                    since = since.min(view.since);
+                    layers.push(view.value);
                     continue;
                 }
                 Ok(Err(error)) => error,
@@ -233,7 +221,7 @@ impl S3Backend {
     }
 
     /// One layer, no older than the session's bound; or what is wrong with its index.
-    async fn layer(&self, library: &Layer, first: &str) -> Result<Result<LayerAt>> {
+    async fn layer(&self, library: &Layer, first: &str) -> Result<Result<Kept<View>>> {
         let key = Key::new(About::object(&library.index()), Detail::Only);
         let likely_published = match self.cache().peek::<KnownIndex>(&key) {
             Some(known) => known.value.view().is_some() || known.value.published.is_err(),
@@ -246,7 +234,7 @@ impl S3Backend {
             false => index_and_listing(index, self.listing(library, first)).await?,
         };
         match &index.value.published {
-            Ok(Some(view)) => return Ok(Ok(LayerAt { view: view.clone(), since: index.since })),
+            Ok(Some(view)) => return Ok(Ok(Kept { value: view.clone(), since: index.since })),
             Err(why) => return Ok(Err(unusable(&library.name(), why).at(library.index().as_str()))),
             Ok(None) => {}
         }
@@ -254,7 +242,7 @@ impl S3Backend {
             Some(listing) => listing,
             None => self.listing(library, first).await?,
         };
-        Ok(Ok(LayerAt { view: listing.value.0.clone(), since: listing.since.min(index.since) }))
+        Ok(Ok(Kept { value: listing.value.0.clone(), since: listing.since.min(index.since) }))
     }
 
     /// A union is refreshed in the second half of its life; by then its layers must be newer than that.
@@ -328,12 +316,8 @@ impl S3Backend {
         part: Directory,
         known: Option<Kept<PlainListing>>,
     ) -> Result<PlainListing> {
-        let mut lister = Lister::new(part.prefix(), Depth::All);
-        let mut items = Vec::new();
-        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", part.path()))? {
-            items.extend(page);
-        }
-        let view = View::plain(&library, items);
+        let items = Lister::new(part.prefix(), Depth::All).all(self.store()).await;
+        let view = View::plain(&library, items.map_err(|e| e.during("list", part.path()))?);
         // The same as before: whatever was made of it still holds.
         Ok(match known {
             Some(known) if *known.value.0 == view => PlainListing(known.value.0.clone()),

@@ -23,7 +23,7 @@ impl S3Backend {
         if content.len() as u64 <= self.store().single_put_bytes() {
             return vec![PartSource::Bytes(content)];
         }
-        let size = usize::try_from(self.shared.part_bytes).unwrap_or(usize::MAX);
+        let size = usize::try_from(self.shared.settings.part_bytes).unwrap_or(usize::MAX);
         let mut pieces = Vec::new();
         while !content.is_empty() {
             pieces.push(PartSource::Bytes(content.split_to(size.min(content.len()))));
@@ -52,13 +52,11 @@ impl S3Backend {
             return self.store().put(&Write { key, id, payload, condition, properties }).await;
         }
         let mut parts = self.store().start_parts(key, properties).await?;
-        let put = match self.send_pieces(&mut parts, pieces).await {
-            Ok(()) => {
-                let payload = parts.payload();
-                self.store().put(&Write { key, id, payload, condition, properties }).await
-            }
-            Err(error) => Err(error),
+        let sending = async {
+            self.send_pieces(&mut parts, pieces).await?;
+            self.store().put(&Write { key, id, payload: parts.payload(), condition, properties }).await
         };
+        let put = sending.await;
         match &put {
             Ok(Put::Done { .. }) => parts.completed(),
             // Should it have taken effect after all, there is nothing to abort, and that does no harm.
@@ -94,7 +92,7 @@ impl S3Backend {
             let old = self.replaced(path, parts.key()).await?;
             let mut room = self.room(target, path, reader.taken, old).await?;
             loop {
-                let size = parts.next_size(self.shared.part_bytes);
+                let size = parts.next_size(self.shared.settings.part_bytes);
                 reader.fill(self, path, content, size).await?;
                 if reader.buffer.is_empty() {
                     return Ok((reader.taken, room));

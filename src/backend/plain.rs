@@ -6,35 +6,35 @@
 use std::sync::Arc;
 
 use super::S3Backend;
-use super::file::{Content, File, Node, Opened, Version, Want, keeps_changing};
+use super::file::{Content, File, Node, Opened, Version, Want, is_directory, keeps_changing};
 use crate::cache::{About, Accept, Detail, Kept, Key};
-use crate::entry::Depth;
 use crate::error::Result;
 use crate::mount::{Directory, Location, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
-use crate::store::{ByteRange, Expect, Fetched, Lister, Meta};
+use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text;
 
 /// How often a file is read again when it changes under the reader.
 const ATTEMPTS: u32 = 3;
 
-/// A path inside a plain mount.
-#[derive(Debug, Clone)]
-pub(super) struct PlainPath {
-    pub(super) path: VirtualPath,
-    pub(super) key: ObjectKey,
-    pub(super) directory: Directory,
+/// What an object is, as far as a reader asked for it.
+enum PlainAnswer {
+    /// It is there; without a body where the range starts at its end.
+    Found(Meta, Option<Box<Body>>),
+    /// It is still the version that is known.
+    Unchanged,
+    Missing,
 }
 
 impl S3Backend {
     /// What a path means. Two requests at most for a file, none while it is known.
-    pub(super) async fn find_plain(&self, at: PlainPath, want: Want) -> Result<Arc<Node>> {
-        let key = Key::new(About::object(&at.key), Detail::Only);
-        let bound = self.bound(&at.path);
+    pub(super) async fn find_plain(&self, own: ObjectKey, at: Directory, want: Want) -> Result<Arc<Node>> {
+        let key = Key::new(About::object(&own), Detail::Only);
+        let bound = self.bound(at.path());
         let usable = |node: &Node| node.meets(want);
         // Each wants something else, and may fail for another reason: all bytes may be too many where a window is not.
         let accept = Accept { bound, fetches: want.detail(), usable, refresh: true };
-        let fetch = |prior| self.clone().fetch(at, want, prior);
+        let fetch = |prior| self.clone().fetch(own, at, want, prior);
         Ok(self.cache().get(&key, accept, fetch).await?.value)
     }
 
@@ -47,96 +47,87 @@ impl S3Backend {
         }
     }
 
-    async fn fetch(self, at: PlainPath, want: Want, prior: Option<Kept<Node>>) -> Result<Node> {
-        let prior = prior.as_ref().map(|kept| &*kept.value);
+    async fn fetch(
+        self,
+        key: ObjectKey,
+        at: Directory,
+        want: Want,
+        prior: Option<Kept<Node>>,
+    ) -> Result<Node> {
+        let prior = match prior.as_ref().map(|kept| &*kept.value) {
+            Some(Node::File(known)) => Some(known),
+            _ => None,
+        };
         if want == Want::Meta {
-            return self.look_up(&at, prior).await;
+            return self.look_up(key, &at, prior).await;
         }
-        let PlainPath { path, key, directory } = &at;
-        if let Some(file) = self.fetch_file(path, key, want, prior).await? {
+        if let Some(file) = self.fetch_file(at.path().clone(), key, want, prior).await? {
             return Ok(Node::File(file));
         }
-        if let Some((path, key)) = self.md_fallback(path)
-            && let Some(file) = self.fetch_file(&path, &key, want, prior).await?
+        if let Some((path, key)) = self.md_fallback(at.path())
+            && let Some(file) = self.fetch_file(path, key, want, prior).await?
         {
             return Ok(Node::File(file));
         }
-        Ok(if self.is_directory(directory).await? { Node::Directory } else { Node::Nothing })
+        self.no_file(&at).await
     }
 
-    async fn look_up(&self, at: &PlainPath, prior: Option<&Node>) -> Result<Node> {
-        let PlainPath { path, key, directory } = at;
-        let file = |path: VirtualPath, key: ObjectKey, meta: Meta| {
-            let content = match prior {
-                Some(Node::File(known)) if known.path == path && known.meta.same_version(&meta) => {
-                    known.content.clone()
-                }
-                _ => Content::Unread,
-            };
-            Node::File(File { path, key, meta, version: Version::Exact, content })
+    async fn look_up(&self, key: ObjectKey, at: &Directory, prior: Option<&File>) -> Result<Node> {
+        let path = at.path();
+        let file = |path: VirtualPath, key: ObjectKey, meta: Meta| -> Result<Node> {
+            let known = prior.filter(|known| known.path == path && known.meta.same_version(&meta));
+            let content = known.map_or(Content::Unread, |known| known.content.clone());
+            Ok(Node::File(File { path, key, meta, version: Version::Exact, content }))
         };
-        let other = |is_directory: bool| if is_directory { Node::Directory } else { Node::Nothing };
         let Some((md_path, md_key)) = self.md_fallback(path) else {
             // A name with a dot is nearly always a file: ask for more only when it is none.
-            return Ok(match self.head(path, key).await? {
-                Some(meta) => file(path.clone(), key.clone(), meta),
-                None => other(self.is_directory(directory).await?),
-            });
+            return match self.head(path, &key).await? {
+                Some(meta) => file(path.clone(), key, meta),
+                None => self.no_file(at).await,
+            };
         };
-        let (exact, md, is_directory) =
-            tokio::join!(self.head(path, key), self.head(path, &md_key), self.is_directory(directory));
+        let (exact, md, other) =
+            tokio::join!(self.head(path, &key), self.head(path, &md_key), self.no_file(at));
         if let Some(meta) = exact? {
-            return Ok(file(path.clone(), key.clone(), meta));
+            return file(path.clone(), key, meta);
         }
-        if let Some(meta) = md? {
-            return Ok(file(md_path, md_key, meta));
+        match md? {
+            Some(meta) => file(md_path, md_key, meta),
+            None => other,
         }
-        Ok(other(is_directory?))
     }
 
     /// Reads a file, unless it is the version whose content is known.
     async fn fetch_file(
         &self,
-        path: &VirtualPath,
-        key: &ObjectKey,
+        path: VirtualPath,
+        key: ObjectKey,
         want: Want,
-        prior: Option<&Node>,
+        prior: Option<&File>,
     ) -> Result<Option<File>> {
-        let prior = match prior {
-            Some(Node::File(known)) if known.path == *path && want.is_met_by(&known.content) => Some(known),
-            _ => None,
-        };
+        let prior = prior.filter(|known| known.path == path && want.is_met_by(&known.content));
         let expect = prior.and_then(|known| known.meta.etag.as_deref()).map_or(Expect::Any, Expect::Not);
-        let new = |meta, content| {
-            let (path, key) = (path.clone(), key.clone());
-            File { path, key, meta, version: Version::Exact, content }
+        let (meta, body) = match self.ask(&path, &key, want.range(), expect).await? {
+            PlainAnswer::Found(meta, body) => (meta, body),
+            PlainAnswer::Unchanged => return Ok(prior.cloned()),
+            PlainAnswer::Missing => return Ok(None),
         };
-        for _ in 0..ATTEMPTS {
-            match self.store().get(key, want.range(), expect).await.map_err(|e| e.during("read", path))? {
-                Fetched::Found { meta, body, .. } => {
-                    let mut file = new(meta, Content::Unread);
-                    self.receive(&mut file, want, body).await?;
-                    return Ok(Some(file));
-                }
-                Fetched::Unchanged => return Ok(prior.cloned()),
-                Fetched::Missing => return Ok(None),
-                Fetched::BehindTheEnd | Fetched::Changed => {}
-            }
-            // The answer to an empty range says nothing about the object.
-            match self.head(path, key).await? {
-                Some(meta) if meta.size == 0 => {
-                    return Ok(Some(new(meta, Content::of_text(text::decode(Vec::new())))));
-                }
-                // It grew, or went away, between the two requests: look again.
-                Some(_) | None => {}
-            }
+        let mut file = File { path, key, meta, version: Version::Exact, content: Content::Unread };
+        match body {
+            Some(body) => self.receive(&mut file, want, body).await?,
+            None => file.content = Content::of_text(text::decode(Vec::new())),
         }
-        Err(keeps_changing(path))
+        Ok(Some(file))
     }
 
     /// Finds the file that a path means, and asks for some of its bytes; the other way round, to save a request.
-    pub(super) async fn open_plain(&self, at: &PlainPath, range: ByteRange) -> Result<Opened> {
-        let PlainPath { path, key, directory } = at;
+    pub(super) async fn open_plain(
+        &self,
+        key: &ObjectKey,
+        at: &Directory,
+        range: ByteRange,
+    ) -> Result<Opened> {
+        let path = at.path();
         let known = self.cache().peek(&Key::<Node>::new(About::object(key), Detail::Only));
         if let Some(known) = known.filter(|known| known.since.elapsed() < self.bound(path))
             && let Node::File(file) = &*known.value
@@ -144,39 +135,36 @@ impl S3Backend {
         {
             return Ok(Opened::Known(file.clone()));
         }
-        if let Some(opened) = self.try_open(path, key, range).await? {
-            return Ok(opened);
+        if let PlainAnswer::Found(meta, body) = self.ask(path, key, range, Expect::Any).await? {
+            return Ok(Opened::Body { path: path.clone(), meta, body });
         }
         if let Some((path, key)) = self.md_fallback(path)
-            && let Some(opened) = self.try_open(&path, &key, range).await?
+            && let PlainAnswer::Found(meta, body) = self.ask(&path, &key, range, Expect::Any).await?
         {
-            return Ok(opened);
+            return Ok(Opened::Body { path, meta, body });
         }
-        let other = if self.is_directory(directory).await? { Node::Directory } else { Node::Nothing };
-        Err(other.file(path).err().unwrap_or_else(|| Self::not_found(path)))
+        Err(if self.is_directory(at).await? { is_directory(path) } else { Self::not_found(path) })
     }
 
-    async fn try_open(
+    /// Asks for some bytes of an object.
+    async fn ask(
         &self,
         path: &VirtualPath,
         key: &ObjectKey,
         range: ByteRange,
-    ) -> Result<Option<Opened>> {
+        expect: Expect<'_>,
+    ) -> Result<PlainAnswer> {
         for _ in 0..ATTEMPTS {
-            match self.store().get(key, range, Expect::Any).await.map_err(|e| e.during("read", path))? {
-                Fetched::Found { meta, body, .. } => {
-                    return Ok(Some(Opened::Body { path: path.clone(), meta, body: Some(body) }));
-                }
-                Fetched::Missing | Fetched::Changed => return Ok(None),
-                Fetched::BehindTheEnd | Fetched::Unchanged => {}
+            match self.store().get(key, range, expect).await.map_err(|e| e.during("read", path))? {
+                Fetched::Found { meta, body, .. } => return Ok(PlainAnswer::Found(meta, Some(body))),
+                Fetched::Unchanged => return Ok(PlainAnswer::Unchanged),
+                Fetched::Missing => return Ok(PlainAnswer::Missing),
+                Fetched::BehindTheEnd | Fetched::Changed => {}
             }
-            // The answer to an empty range says nothing about the object.
-            match self.head(path, key).await? {
-                Some(meta) if meta.size <= range.start => {
-                    return Ok(Some(Opened::Body { path: path.clone(), meta, body: None }));
-                }
-                // It grew, or went away, between the two requests: look again.
-                Some(_) | None => {}
+            // The answer to an empty range says nothing about the object. If it grew, or went away, between the two
+            // requests: look again.
+            if let Some(meta) = self.head(path, key).await?.filter(|meta| meta.size <= range.start) {
+                return Ok(PlainAnswer::Found(meta, None));
             }
         }
         Err(keeps_changing(path))
@@ -188,9 +176,13 @@ impl S3Backend {
 
     /// Whether any key lies in it. One request; it also tells a missing bucket from a missing key.
     pub(super) async fn is_directory(&self, directory: &Directory) -> Result<bool> {
-        let mut lister = Lister::new(directory.prefix(), Depth::All).page_size(1);
-        let first = lister.next(self.store()).await.map_err(|e| e.during("look at", directory.path()))?;
-        Ok(first.is_some())
+        let any = self.store().lists_any(directory.prefix()).await;
+        any.map_err(|e| e.during("look at", directory.path()))
+    }
+
+    /// What a path means that is no file.
+    async fn no_file(&self, at: &Directory) -> Result<Node> {
+        Ok(if self.is_directory(at).await? { Node::Directory } else { Node::Nothing })
     }
 
     /// The same name with `.md`, where the contract tries it.

@@ -146,7 +146,7 @@ impl S3Backend {
             return None;
         }
         let queue = self.shared.queues.of(key.as_str());
-        tokio::time::timeout(self.shared.conflict_patience, queue.lock_owned()).await.ok()
+        tokio::time::timeout(self.shared.settings.conflict_patience, queue.lock_owned()).await.ok()
     }
 
     /// What a mount holds is counted anew when it is asked for.

@@ -168,18 +168,16 @@ impl S3Backend {
     async fn read_text(&self, path: VirtualPath, window: Option<Window>) -> Result<TextFile> {
         let mut retries = Retries::new(self);
         loop {
-            let session = retries.session();
-            let read = match session.find(&path, Want::Text).await {
-                Ok(node) => match node.file(&path) {
-                    Ok(file) => session.text_of(file, window).await,
-                    Err(error) => Err(error),
-                },
-                Err(error) => Err(error),
-            };
+            let read = retries.session().read_text_once(&path, window).await;
             if !retries.again(&read) {
                 return read;
             }
         }
+    }
+
+    async fn read_text_once(&self, path: &VirtualPath, window: Option<Window>) -> Result<TextFile> {
+        let node = self.find(path, Want::Text).await?;
+        self.text_of(node.file(path)?, window).await
     }
 
     #[instrument(name = "read_bytes", skip_all, fields(?path, ?range))]

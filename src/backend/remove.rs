@@ -58,7 +58,7 @@ impl S3Backend {
     async fn delete_file(&self, path: VirtualPath) -> Result<Deleted> {
         let target = self.mounts.target(&path)?;
         let Some(key) = &target.key else { return Err(needs_recursion(&path)) };
-        let deadline = Instant::now() + self.shared.conflict_patience;
+        let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let mut rounds = 0;
         loop {
             let seen = self.store().head(key.key()).await.map_err(|e| e.during("delete", &path))?;

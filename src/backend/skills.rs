@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::S3Backend;
 use super::file::{Content, File, Node, Opened, Version, Want, changed_while_read, is_directory};
-use super::union::{Found, UnionFile, below_mount};
+use super::union::{Found, UnionFile};
 use crate::cache::{About, Accept, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::ObjectKey;
@@ -41,7 +41,7 @@ impl S3Backend {
     /// The object of the file that has this very name, and the session in which that was so.
     pub(super) async fn literal_skill_file(&self, path: &VirtualPath) -> Result<(Option<ObjectKey>, Self)> {
         let union = self.union_around(path).await?;
-        let key = union.file(below_mount(path)).map(|found| self.key_of(path, found)).transpose()?;
+        let key = union.file(path.below_mount()).map(|found| self.key_of(path, found)).transpose()?;
         Ok((key, Self { pinned: Some(union), ..self.clone() }))
     }
 
@@ -83,10 +83,7 @@ impl S3Backend {
             return Ok(file);
         }
         if file.meta.size == 0 {
-            file.content = match want {
-                Want::Bytes => Content::Bytes(Bytes::new()),
-                Want::Text | Want::Meta => Content::of_text(text::decode(Vec::new())),
-            };
+            file.content = Content::of_text(text::decode(Vec::new()));
             return Ok(file);
         }
         let key = Key::new(About::object(&file.key), Detail::Only);

@@ -18,7 +18,7 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
-use crate::store::{Condition, History, Lister, Meta, ObjectProperties, Put};
+use crate::store::{Condition, History, Listed, Lister, Meta, ObjectProperties, Put};
 
 /// Files that are under way at once.
 const AT_ONCE: usize = 32;
@@ -370,11 +370,9 @@ impl S3Backend {
         if !there.directory {
             return Ok(());
         }
-        let mut taken = HashSet::new();
-        let mut lister = Lister::new(target.directory.prefix(), Depth::All);
-        while let Some(page) = lister.next(self.store()).await.map_err(|e| e.during("list", &target.path))? {
-            taken.extend(page.iter().map(|listed| listed.key().to_owned()));
-        }
+        let listed = Lister::new(target.directory.prefix(), Depth::All).all(self.store()).await;
+        let listed = listed.map_err(|e| e.during("list", &target.path))?;
+        let taken: HashSet<_> = listed.iter().map(Listed::key).collect();
         match items.iter().find(|item| !item.marker && taken.contains(item.target.as_str())) {
             Some(item) => Err(already_exists(&item.to)),
             None => Ok(()),

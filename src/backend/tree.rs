@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::S3Backend;
 use super::file::{Node, Opened, Want, is_directory};
-use super::plain::PlainPath;
 use super::union::Found;
 use crate::error::{ErrorKind, Result};
 use crate::mount::{Location, Mounts, ObjectKey};
@@ -28,9 +27,9 @@ impl S3Backend {
     /// How old an answer about a path may be.
     pub(super) fn bound(&self, path: &VirtualPath) -> Duration {
         match path.segments().next() {
+            Some(name) if Mounts::is_layered(name) => self.skills_bound(),
             _ if self.fresh => Duration::ZERO,
-            Some(name) if Mounts::is_layered(name) => self.shared.freshness.skills,
-            _ => self.shared.freshness.files,
+            _ => self.shared.settings.freshness.files,
         }
     }
 
@@ -48,9 +47,7 @@ impl S3Backend {
                     Found::Nothing => Node::Nothing,
                 }))
             }
-            Location::Inside { key, directory } => {
-                self.find_plain(PlainPath { path: path.clone(), key, directory }, want).await
-            }
+            Location::Inside { key, directory } => self.find_plain(key, directory, want).await,
         }
     }
 
@@ -59,9 +56,7 @@ impl S3Backend {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Err(is_directory(path)),
             Location::Layered => self.open_skill_file(path, range).await,
-            Location::Inside { key, directory } => {
-                self.open_plain(&PlainPath { path: path.clone(), key, directory }, range).await
-            }
+            Location::Inside { key, directory } => self.open_plain(&key, &directory, range).await,
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use sha2::Digest as _;
 
-use super::view::{View, ViewFile, below};
+use super::view::{View, ViewFile, below, prefix_of, skill_above, skill_around};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, SkillHead};
 use crate::path::{SkillPath, VirtualPath, parents};
@@ -24,14 +24,15 @@ pub(crate) struct Union {
     files: BTreeMap<Arc<str>, UnionFile>,
     directories: BTreeSet<Arc<str>>,
     skills: BTreeMap<SkillPath, SkillPlace>,
-    collisions: Vec<Collision>,
+    pub(crate) collisions: Vec<Collision>,
     /// Keys that no path can name.
-    unnameable: Vec<String>,
+    pub(crate) unnameable: Vec<String>,
     layers: Vec<Arc<View>>,
-    broken: Option<Broken>,
+    /// The layer that cannot be read.
+    pub(crate) broken: Option<Broken>,
     version: OnceLock<String>,
-    /// No other union of this process has it.
-    id: u64,
+    /// No other union of this process has it: what was made of a union is known by it.
+    pub(crate) id: u64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -70,6 +71,12 @@ pub(crate) struct Collision {
     pub(crate) layer: usize,
 }
 
+impl Collision {
+    fn of(path: &str, hidden_layer: usize, (by, place): (&SkillPath, &SkillPlace)) -> Self {
+        Self { path: path.to_owned(), by: by.clone(), hidden_layer, layer: place.layer }
+    }
+}
+
 /// A layer that cannot be read. Neither it nor a later one is part of the union.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken {
@@ -97,10 +104,7 @@ impl Union {
             let mut seen = Vec::new();
             for (path, file) in &view.skills {
                 match union.hides(path.as_str()) {
-                    Some((by, place)) => {
-                        let (path, by, kept) = (path.to_string(), by.clone(), place.layer);
-                        union.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
-                    }
+                    Some(by) => union.collisions.push(Collision::of(path.as_str(), layer, by)),
                     None => seen.push((path.clone(), SkillPlace { layer, file: file.clone() })),
                 }
             }
@@ -120,20 +124,15 @@ impl Union {
 
     fn add_files(&mut self, layer: usize, view: &View) {
         for (path, file) in &view.files {
-            match view.skill_of(path) {
+            if let Some((skill, _)) = skill_above(&view.skills, path) {
                 // A skill is seen whole or not at all.
-                Some(skill) if self.is_seen(skill, layer) => {}
-                Some(_) => continue,
-                None => {
-                    // At a skill's own path too: `read` would take the file for the skill's directory.
-                    let at = self.skills.get_key_value(&**path);
-                    let near = at.or_else(|| self.skill_above(path));
-                    if let Some((by, place)) = near.filter(|(_, place)| place.layer != layer) {
-                        let (path, by, kept) = (path.to_string(), by.clone(), place.layer);
-                        self.collisions.push(Collision { path, by, hidden_layer: layer, layer: kept });
-                        continue;
-                    }
+                if !self.is_seen(skill, layer) {
+                    continue;
                 }
+            } else if let Some(by) = self.skill_elsewhere(path, layer) {
+                // At a skill's own path too: `read` would take the file for the skill's directory.
+                self.collisions.push(Collision::of(path, layer, by));
+                continue;
             }
             for parent in parents(path) {
                 if !self.directories.contains(parent) {
@@ -150,14 +149,9 @@ impl Union {
     /// Directories without files: folder markers, and keys that no path can name.
     fn add_directories(&mut self, layer: usize, view: &View) {
         for directory in &view.directories {
-            let own = view
-                .skill_of(directory)
-                .or_else(|| view.skills.get_key_value(&**directory).map(|(skill, _)| skill));
-            let elsewhere = |place: &SkillPlace| place.layer != layer;
-            let above = self.skill_above(directory).is_some_and(|(_, place)| elsewhere(place))
-                || self.skills.get(&**directory).is_some_and(elsewhere);
-            if own.is_none_or(|skill| self.is_seen(skill, layer))
-                && !above
+            let own = skill_around(&view.skills, directory);
+            if own.is_none_or(|(skill, _)| self.is_seen(skill, layer))
+                && self.skill_elsewhere(directory, layer).is_none()
                 && !self.directories.contains(directory)
             {
                 self.directories.insert(directory.clone());
@@ -172,19 +166,9 @@ impl Union {
             && self.layers.iter().zip(layers).all(|(own, layer)| Arc::ptr_eq(own, layer))
     }
 
-    /// No other union of this process has it: what was made of a union is known by it.
-    pub(crate) fn id(&self) -> u64 {
-        self.id
-    }
-
     /// Of each layer, whether it was listed.
     pub(crate) fn plain_layers(&self) -> Vec<bool> {
         self.layers.iter().map(|layer| layer.index.is_none()).collect()
-    }
-
-    /// The layer that cannot be read.
-    pub(crate) fn broken(&self) -> Option<&Broken> {
-        self.broken.as_ref()
     }
 
     /// Libraries whose newest index cannot be used, while an older one is served: their layer, and why.
@@ -195,15 +179,15 @@ impl Union {
 
     /// What a path means. Where a broken layer might have an answer of its own, that is an error.
     pub(crate) fn find(&self, path: &VirtualPath) -> Result<Found<'_>> {
-        if let Some(found) = self.file(below_mount(path)) {
+        if let Some(found) = self.file(path.below_mount()) {
             return Ok(Found::File(path.clone(), found));
         }
         if let Some(md) = path.with_md()
-            && let Some(found) = self.file(below_mount(&md))
+            && let Some(found) = self.file(md.below_mount())
         {
             return Ok(Found::File(md, found));
         }
-        if self.is_directory(below_mount(path)) {
+        if self.is_directory(path.below_mount()) {
             return Ok(Found::Directory);
         }
         self.check_complete(path)?;
@@ -216,8 +200,8 @@ impl Union {
     /// [`ErrorKind::Unavailable`] where a broken layer could add to it.
     pub(crate) fn check_complete(&self, path: &VirtualPath) -> Result<()> {
         let Some(broken) = &self.broken else { return Ok(()) };
-        let relative = below_mount(path);
-        if self.skills.contains_key(relative) || self.skill_above(relative).is_some() {
+        let relative = path.below_mount();
+        if skill_around(&self.skills, relative).is_some() {
             return Ok(());
         }
         let Broken { library, error, .. } = broken;
@@ -297,7 +281,7 @@ impl Union {
     /// A skill at, above or below a path.
     fn hides(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
         let below = format!("{path}/");
-        self.skills.get_key_value(path).or_else(|| self.skill_above(path)).or_else(|| {
+        skill_around(&self.skills, path).or_else(|| {
             let from = (Bound::Included(below.as_str()), Bound::Unbounded);
             let (skill, place) = self.skills.range::<str, _>(from).next()?;
             skill.as_str().starts_with(&below).then_some((skill, place))
@@ -306,11 +290,12 @@ impl Union {
 
     /// The skill that contains a path.
     pub(crate) fn skill_of(&self, path: &str) -> Option<&SkillPath> {
-        self.skill_above(path).map(|(skill, _)| skill)
+        skill_above(&self.skills, path).map(|(skill, _)| skill)
     }
 
-    fn skill_above(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
-        parents(path).find_map(|parent| self.skills.get_key_value(parent))
+    /// The skill of another layer that is at a path, or contains it.
+    fn skill_elsewhere(&self, path: &str, layer: usize) -> Option<(&SkillPath, &SkillPlace)> {
+        skill_around(&self.skills, path).filter(|(_, place)| place.layer != layer)
     }
 
     /// Whether there is nothing at all.
@@ -328,10 +313,6 @@ impl Union {
         self.skills.get(path)
     }
 
-    pub(crate) fn collisions(&self) -> &[Collision] {
-        &self.collisions
-    }
-
     pub(crate) fn file(&self, relative: &str) -> Option<&UnionFile> {
         self.files.get(relative)
     }
@@ -347,28 +328,17 @@ impl Union {
 
     /// Folder markers at or below a directory that is seen: their layer, and their path with its `/`.
     pub(super) fn markers_in(&self, directory: &str) -> impl Iterator<Item = (usize, &str)> {
-        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
+        let prefix = prefix_of(directory);
         let all = self.layers.iter().enumerate();
         all.flat_map(|(layer, at)| at.markers.iter().map(move |marker| (layer, marker.as_str())))
             .filter(move |(_, marker)| marker.starts_with(&prefix))
             .filter(|(_, marker)| self.is_directory(marker.trim_end_matches('/')))
     }
 
-    /// Keys that no path can name.
-    pub(crate) fn unnameable(&self) -> &[String] {
-        &self.unnameable
-    }
-
     /// Folder markers, and keys that no path can name.
     pub(crate) fn left_out(&self) -> u64 {
         let markers: usize = self.layers.iter().map(|layer| layer.markers.len()).sum();
         (markers + self.unnameable.len()) as u64
-    }
-
-    /// How many keys below a directory no path can name.
-    pub(super) fn hidden_in(&self, directory: &str) -> u64 {
-        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-        self.unnameable.iter().filter(|path| path.starts_with(&prefix)).count() as u64
     }
 
     /// What is below a directory, its own entries or all of them, in key order: files, and directories without one.
@@ -378,7 +348,7 @@ impl Union {
         directory: &VirtualPath,
         all: bool,
     ) -> (Vec<(VirtualPath, Option<&UnionFile>)>, u64) {
-        let relative = below_mount(directory);
+        let relative = directory.below_mount();
         let wanted = |rest: &str| all || !rest.contains('/');
         let mut items = Vec::new();
         for path in self.directories_in(relative).filter(|path| wanted(path)) {
@@ -396,31 +366,24 @@ impl Union {
     }
 
     fn directories_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = &'u str> {
-        let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-        let length = prefix.len();
-        let from = (Bound::Included(prefix.as_str()), Bound::Unbounded);
-        let below = self.directories.range::<str, _>(from).take_while(move |path| path.starts_with(&prefix));
-        below.map(move |path| &path[length..])
+        let prefix = prefix_of(directory);
+        let all = self.directories.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        all.map_while(move |path| path.strip_prefix(prefix.as_str()))
     }
 
+    /// How many keys below a directory no path can name.
     fn hidden_below(&self, directory: &VirtualPath, all: bool) -> u64 {
-        let relative = below_mount(directory);
-        if all {
-            return self.hidden_in(relative);
-        }
-        let prefix = if relative.is_empty() { String::new() } else { format!("{relative}/") };
+        let prefix = prefix_of(directory.below_mount());
         let below = self.unnameable.iter().filter_map(|path| path.strip_prefix(prefix.as_str()));
+        if all {
+            return below.count() as u64;
+        }
         // One for each entry of this level that has no name.
         let first = below.map(|rest| rest.split_inclusive('/').next().unwrap_or_default());
         let nameless =
             |name: &&str| directory.join_exact(name.trim_end_matches('/')).is_none() || name.is_empty();
         first.filter(nameless).collect::<BTreeSet<_>>().len() as u64
     }
-}
-
-/// What follows `/skills/`; empty for the mount itself.
-pub(crate) fn below_mount(path: &VirtualPath) -> &str {
-    path.below_mount()
 }
 
 #[cfg(test)]
@@ -463,7 +426,7 @@ mod tests {
         let check = |layers: &[&[&str]], expected: &[&str], hidden: &[&str]| {
             let union = Union::of(layers.iter().map(|files| view(files)).collect(), None);
             assert_eq!(seen(&union), expected, "{layers:?}");
-            let collisions: Vec<_> = union.collisions().iter().map(|hidden| hidden.path.as_str()).collect();
+            let collisions: Vec<_> = union.collisions.iter().map(|hidden| hidden.path.as_str()).collect();
             assert_eq!(collisions, hidden, "{layers:?}");
         };
         check(&[], &[], &[]);

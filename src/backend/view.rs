@@ -102,11 +102,6 @@ impl View {
         }
     }
 
-    /// The skill that contains a path.
-    pub(super) fn skill_of(&self, path: &str) -> Option<&SkillPath> {
-        parents(path).find_map(|parent| self.skills.get_key_value(parent)).map(|(skill, _)| skill)
-    }
-
     /// What it takes in memory, roughly.
     pub(super) fn weight(&self) -> u64 {
         let files = self
@@ -145,10 +140,28 @@ pub(super) fn below<'m, V>(
     files: &'m BTreeMap<Arc<str>, V>,
     directory: &str,
 ) -> impl Iterator<Item = (&'m str, &'m V)> {
-    let prefix = if directory.is_empty() { String::new() } else { format!("{directory}/") };
-    let length = prefix.len();
-    files
-        .range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded))
-        .take_while(move |(path, _)| path.starts_with(&prefix))
-        .map(move |(path, file)| (&path[length..], file))
+    let prefix = prefix_of(directory);
+    let all = files.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+    all.map_while(move |(path, file)| Some((path.strip_prefix(prefix.as_str())?, file)))
+}
+
+/// What every path below a directory begins with.
+pub(super) fn prefix_of(directory: &str) -> String {
+    if directory.is_empty() { String::new() } else { format!("{directory}/") }
+}
+
+/// The skill that contains a path.
+pub(super) fn skill_above<'s, V>(
+    skills: &'s BTreeMap<SkillPath, V>,
+    path: &str,
+) -> Option<(&'s SkillPath, &'s V)> {
+    parents(path).find_map(|parent| skills.get_key_value(parent))
+}
+
+/// The skill at a path, or the one that contains it.
+pub(super) fn skill_around<'s, V>(
+    skills: &'s BTreeMap<SkillPath, V>,
+    path: &str,
+) -> Option<(&'s SkillPath, &'s V)> {
+    skills.get_key_value(path).or_else(|| skill_above(skills, path))
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::S3Backend;
 use super::file::{Content, File, Version, not_a_directory};
-use super::union::{UnionFile, below_mount};
+use super::union::UnionFile;
 use crate::entry::{Depth, Entry};
 use crate::error::Result;
 use crate::mount::{Directory, Layer, Location, ObjectKey};
@@ -100,11 +100,6 @@ impl S3Backend {
         self.mounts().filter_map(|mount| self.place(mount.path()).transpose()).collect()
     }
 
-    fn mounts_page(&self) -> WalkPage {
-        let items = self.mounts().map(|mount| Item::Directory(mount.path().clone())).collect();
-        WalkPage { items, hidden: 0 }
-    }
-
     /// A file that was listed, as one that can be opened: below `/skills` in the version that was listed, elsewhere in
     /// the latest.
     pub(super) fn candidate_file(&self, candidate: &Candidate) -> Result<File> {
@@ -148,12 +143,12 @@ impl Walk {
             Location::Inside { key, .. } => Some(key),
             _ => None,
         };
-        let (mounts, left) = match (backend.place(path)?, depth) {
-            (Some(place), _) => (None, VecDeque::from([place])),
-            (None, Depth::One) => (Some(backend.mounts_page()), VecDeque::new()),
-            (None, Depth::All) => (Some(backend.mounts_page()), backend.all_places()?),
-        };
-        Ok(Self { own_key, mounts, ..Self::new(backend, depth, left) })
+        if let Some(place) = backend.place(path)? {
+            return Ok(Self { own_key, ..Self::new(backend, depth, [place].into()) });
+        }
+        let items = backend.mounts().map(|mount| Item::Directory(mount.path().clone())).collect();
+        let left = if depth == Depth::All { backend.all_places()? } else { VecDeque::new() };
+        Ok(Self { mounts: Some(WalkPage { items, hidden: 0 }), ..Self::new(backend, depth, left) })
     }
 
     /// The next page that holds anything.
@@ -252,7 +247,7 @@ impl Walk {
 
     /// All layers together, as one page.
     async fn layered(&self, path: &VirtualPath) -> Result<WalkPage> {
-        let relative = below_mount(path);
+        let relative = path.below_mount();
         let mut union = self.backend.union_of_first(path).await?;
         if !union.is_directory(relative) {
             // Not a directory: what else it is, the part around it tells.

@@ -24,21 +24,20 @@ const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
 impl S3Backend {
     /// The text of a file, or a window of it.
     pub(super) async fn text_of(&self, file: &File, window: Option<Window>) -> Result<TextFile> {
-        match &file.content {
+        let decoded = match &file.content {
+            Content::Bytes(bytes) => &Content::of_text(text::decode(bytes.to_vec())),
+            content => content,
+        };
+        match decoded {
             Content::Text(known) => self.known_text(file, known, window),
             Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
-            Content::Bytes(bytes) => match Content::of_text(text::decode(bytes.to_vec())) {
-                Content::Text(known) => self.known_text(file, &known, window),
-                Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
-                _ => Err(changed_while_read(&file.path)),
-            },
             Content::Head(head) => {
                 if window.is_none() {
                     self.check_size(&file.path, file.meta.size, "bytes of text", WINDOW)?;
                 }
                 self.read_long(file, head, window.unwrap_or_default()).await
             }
-            Content::Unread => Err(changed_while_read(&file.path)),
+            Content::Unread | Content::Bytes(_) => Err(changed_while_read(&file.path)),
         }
     }
 

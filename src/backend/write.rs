@@ -270,7 +270,7 @@ impl S3Backend {
     /// Sends a write until its condition is decided.
     async fn put_as(&self, target: &Target, mode: &WriteMode, write: &Write<'_>) -> Result<Option<String>> {
         let path = &target.path;
-        let deadline = Instant::now() + self.shared.conflict_patience;
+        let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let mut rounds = 0;
         loop {
             match self.store().put(write).await.map_err(|e| e.during("write", path))? {

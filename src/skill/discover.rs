@@ -140,8 +140,8 @@ impl S3Backend {
         // It belongs to this union, however old that is; callers with the same one may wait for each other.
         let accept = Accept {
             bound: Duration::MAX,
-            fetches: Detail::named(union.id().to_string()),
-            usable: |known: &Catalog| known.union == union.id(),
+            fetches: Detail::named(union.id.to_string()),
+            usable: |known: &Catalog| known.union == union.id,
             refresh: false,
         };
         let fetch = |_: Option<Kept<Catalog>>| {
@@ -150,7 +150,7 @@ impl S3Backend {
                 let attempt = Attempt { last, failed: AtomicBool::new(false) };
                 let library = backend.read_library(&union, category.as_deref(), &attempt).await?;
                 let (plain, failed) = (union.plain_layers(), attempt.failed.into_inner());
-                Ok(Catalog { union: union.id(), library, plain, failed })
+                Ok(Catalog { union: union.id, library, plain, failed })
             }
         };
         Ok(self.cache().get(&key, accept, fetch).await?.value.library.clone())
@@ -288,7 +288,7 @@ impl S3Backend {
             let file = format!("/skills/{path}");
             diagnostics.push(Diagnostic::new(severity, code, file.trim_end_matches('/'), message));
         };
-        if let Some(broken) = union.broken() {
+        if let Some(broken) = &union.broken {
             let (library, why) = (&broken.library, broken.error.message());
             let message = format!("{library}, and libraries after it, are left out: {why}");
             say("", Severity::Error, "library-unavailable", message);
@@ -297,7 +297,7 @@ impl S3Backend {
             let message = format!("{} is served as it was before: {why}", self.layer_name(layer));
             say("", Severity::Warning, "stale-index", message);
         }
-        for collision in union.collisions().iter().filter(|collision| inside(&collision.path)) {
+        for collision in union.collisions.iter().filter(|collision| inside(&collision.path)) {
             let (hidden, kept) = (self.layer_name(collision.hidden_layer), self.layer_name(collision.layer));
             let message =
                 format!("hidden: {hidden} has it, and the skill `{}` of {kept} comes first", collision.by);

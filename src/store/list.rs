@@ -7,7 +7,7 @@ use tracing::instrument;
 use super::bucket::Store;
 use super::clients::Clients;
 use super::failure::{Failure, corrupt};
-use super::object::{Meta, etag_token, length};
+use super::object::{Meta, length};
 use super::send::{ReadTarget, Sending};
 use crate::cache::Passed;
 use crate::entry::Depth;
@@ -29,18 +29,6 @@ pub(crate) struct Lister {
 /// S3 may send an empty page and go on; so many are no listing any more.
 const MAX_EMPTY_PAGES: u32 = 100;
 
-impl Store {
-    /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
-    pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
-        let send = |clients: &Clients| -> Sending<_, _> {
-            let request = clients.client.list_multipart_uploads();
-            Box::pin(request.bucket(&*clients.bucket).prefix(prefix.as_str()).send())
-        };
-        let found = self.plain(&[prefix.as_str()], send).await.map_err(|error| self.fail(error))?;
-        Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
-    }
-}
-
 impl Lister {
     pub(crate) fn new(prefix: &KeyPrefix, depth: Depth) -> Self {
         Self {
@@ -53,12 +41,6 @@ impl Lister {
             empty_pages: 0,
             prefix: prefix.clone(),
         }
-    }
-
-    /// Pages of this many items.
-    pub(crate) fn page_size(mut self, keys: i32) -> Self {
-        self.max_keys = Some(keys);
-        self
     }
 
     /// The next items, in key order; `None` behind the last ones. One request, as a rule.
@@ -83,6 +65,15 @@ impl Lister {
         }
         Ok(None)
     }
+
+    /// All items. One request for every 1,000 of them.
+    pub(crate) async fn all(mut self, store: &Store) -> Result<Vec<Listed>> {
+        let mut all = Vec::new();
+        while let Some(page) = self.next(store).await? {
+            all.extend(page);
+        }
+        Ok(all)
+    }
 }
 
 /// What a listing found.
@@ -101,6 +92,22 @@ impl Listed {
 }
 
 impl Store {
+    /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
+    pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
+        let send = |clients: &Clients| -> Sending<_, _> {
+            let request = clients.client.list_multipart_uploads();
+            Box::pin(request.bucket(&*clients.bucket).prefix(prefix.as_str()).send())
+        };
+        let found = self.plain(&[prefix.as_str()], send).await.map_err(|error| self.fail(error))?;
+        Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
+    }
+
+    /// Whether any key lies below a prefix. One request.
+    pub(crate) async fn lists_any(&self, prefix: &KeyPrefix) -> Result<bool> {
+        let mut lister = Lister { max_keys: Some(1), ..Lister::new(prefix, Depth::All) };
+        Ok(lister.next(self).await?.is_some())
+    }
+
     /// Whether a listing shows a key. One request.
     pub(crate) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
         let (items, _) = self.list(key.as_str(), Depth::All, Some(1), None).await?;
@@ -160,8 +167,7 @@ impl Store {
         let mut items = Vec::new();
         for object in page.contents.unwrap_or_default() {
             let S3Object { key: Some(key), size, last_modified, e_tag, .. } = object else { continue };
-            let modified = last_modified.and_then(|t| t.try_into().ok());
-            let meta = Meta { size: length(size)?, modified, etag: e_tag.map(etag_token) };
+            let meta = Meta::told(length(size)?, last_modified, e_tag);
             items.push(Listed::Object { key: decode(key)?, meta });
         }
         for prefix in page.common_prefixes.unwrap_or_default().into_iter().filter_map(|common| common.prefix)
