@@ -175,14 +175,14 @@ impl fmt::Debug for ReleaseId {
 pub(crate) enum Unreadable {
     #[error("{0}")]
     Damaged(String),
-    #[error("it has format {0}; this version of skillfs reads up to format {FORMAT}")]
-    Newer(u32),
+    #[error("it has format {0}; this version of skillfs reads up to format {1}")]
+    Newer(u32, u32),
 }
 
 /// The index as it is written. Files refer to releases by their place in a table.
 #[derive(Serialize, Deserialize)]
 struct WireIndex {
-    #[serde(deserialize_with = "known_format")]
+    #[serde(deserialize_with = "known_format::<FORMAT, _>")]
     format: u32,
     kind: IndexKind,
     id: ReleaseId,
@@ -233,13 +233,29 @@ impl Index {
         self.releases.iter().any(|note| note.id == *id)
     }
 
+    /// The releases before the one that this index committed, oldest first.
+    pub(crate) fn earlier_releases(&self) -> impl DoubleEndedIterator<Item = &ReleaseNote> {
+        self.releases.iter().filter(|note| note.id != self.id)
+    }
+
+    /// The listed release with this number.
+    pub(crate) fn listed(&self, number: u64) -> Option<&ReleaseNote> {
+        self.releases.iter().find(|note| note.number == number)
+    }
+
+    /// Skills that are pinned to a release that is not listed any more.
+    pub(crate) fn lost_pins(&self) -> impl Iterator<Item = (&String, u64)> {
+        let pins = self.pins.iter().map(|(skill, release)| (skill, *release));
+        pins.filter(|(_, release)| self.listed(*release).is_none())
+    }
+
     /// Every content that the index names, with the release that uploaded it.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = (Digest, &Arc<BlobOrigin>)> {
         self.files.values().map(|file| (file.sha256, &file.blob))
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let wire: WireIndex = decode(bytes)?;
+        let wire = decode::<WireIndex, FORMAT>(bytes)?;
         let origins: Vec<Arc<BlobOrigin>> = wire.origins.into_iter().map(Arc::new).collect();
         let origin = |at: usize| {
             let missing = || Unreadable::Damaged("a file refers to a release that is not there".to_owned());
@@ -301,9 +317,9 @@ impl Index {
 }
 
 /// A version that this program knows.
-fn known_format<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+fn known_format<'de, const MOST: u32, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let format = u32::deserialize(deserializer)?;
-    match format <= FORMAT {
+    match format <= MOST {
         true => Ok(format),
         false => Err(serde::de::Error::custom("a newer format")),
     }
@@ -315,14 +331,14 @@ struct FormatOnly {
     format: u32,
 }
 
-fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Unreadable> {
+fn decode<T: DeserializeOwned, const MOST: u32>(bytes: &[u8]) -> Result<T, Unreadable> {
     let damaged = |e: &dyn fmt::Display| Unreadable::Damaged(e.to_string());
     let json = decompress(bytes).map_err(|e| damaged(&e))?;
     match serde_json::from_slice(&json) {
         Ok(value) => Ok(value),
         // What a newer version means by its fields is not for us to say.
         Err(error) => Err(match serde_json::from_slice(&json) {
-            Ok(FormatOnly { format }) if format > FORMAT => Unreadable::Newer(format),
+            Ok(FormatOnly { format }) if format > MOST => Unreadable::Newer(format, MOST),
             _ => damaged(&error),
         }),
     }
@@ -455,7 +471,7 @@ mod tests {
     #[test]
     fn a_newer_format_is_told_from_damage() {
         let newer = br#"{"format":2,"skills":"something new"}"#;
-        assert_eq!(Index::decode(newer), Err(Unreadable::Newer(2)));
+        assert_eq!(Index::decode(newer), Err(Unreadable::Newer(2, FORMAT)));
     }
 
     #[test]

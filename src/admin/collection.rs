@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::library::{LibraryKind, LibraryState};
+use super::library::{LibraryKind, LibraryState, READS_AT_ONCE, at_once};
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
 use crate::mount::{Identity, Library, Mounts, Session};
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::source::{SkillFiles, SourceFile};
-
-/// Files that are read at once.
-const AT_ONCE: usize = 32;
 
 /// A skill of a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -87,8 +83,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn library_skills(&self, library: &Library) -> Result<Vec<ListedSkill>> {
-        let backend = self.own_session(&library.session()).fresh();
-        Ok(skills(&LibraryState::load(&backend, library).await?))
+        Ok(skills(&self.access(library).load().await?))
     }
 
     /// What a library contains. Costs what [`SkillFs::library_skills`] does, and a listing of what is stored for its
@@ -97,14 +92,14 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn library_stats(&self, library: &Library) -> Result<LibraryStats> {
-        let backend = self.own_session(&library.session()).fresh();
-        let state = LibraryState::load(&backend, library).await?;
+        let access = self.access(library);
+        let state = access.load().await?;
         let skills = skills(&state);
-        let stored = match &state.index {
-            Some(_) => backend.objects(&library.blobs()).await?,
+        let index = state.index();
+        let stored = match index {
+            Some(_) => access.backend.objects(&library.blobs()).await?,
             None => Vec::new(),
         };
-        let index = state.index.as_ref().map(|found| &found.value);
         Ok(LibraryStats {
             kind: state.kind,
             skills: skills.len() as u64,
@@ -129,7 +124,7 @@ impl SkillFs {
         mut take: impl FnMut(SkillFiles) -> Result<()> + Send,
         watch: super::PushWatch<'_>,
     ) -> Result<u64> {
-        let backend = self.own_session(&library.session()).fresh().pinned().await?;
+        let backend = self.access(library).backend.pinned().await?;
         let union = backend.union_all().await?;
         let category = category.unwrap_or_default();
         let within = |path: &str| is_within(path, category);
@@ -149,15 +144,12 @@ impl SkillFs {
         let mut done = 0;
         let backend = &backend;
         for (path, names) in groups {
-            let reads: Vec<_> = names
-                .iter()
-                .map(|name| async move {
-                    let location = VirtualPath::in_skills(&format!("{path}/{name}"))?;
-                    let bytes = backend.read_bytes(&location, ..).await?.bytes;
-                    Ok::<_, Error>(SourceFile::from_bytes(*name, bytes))
-                })
-                .collect();
-            let files: Vec<_> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+            let reads = names.iter().map(|name| async move {
+                let location = VirtualPath::in_skills(&format!("{path}/{name}"))?;
+                let bytes = backend.read_bytes(&location, ..).await?.bytes;
+                Ok(SourceFile::from_bytes(*name, bytes))
+            });
+            let files = at_once(READS_AT_ONCE, reads.collect()).await?;
             done += files.len() as u64;
             take(SkillFiles::new(path, files)?)?;
             watch(super::PushProgress { phase: "reading", files: (done, total), bytes: (0, 0) });
@@ -167,7 +159,7 @@ impl SkillFs {
 }
 
 fn skills(state: &LibraryState) -> Vec<ListedSkill> {
-    let index = state.index.as_ref().map(|found| &found.value);
+    let index = state.index();
     let listed = |path: &SkillPath| {
         let files = || state.tree.files_in(path.as_str());
         let since = |name: &str| Some(index?.files.get(&format!("{path}/{name}"))?.since.release);

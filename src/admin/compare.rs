@@ -40,6 +40,17 @@ pub enum FileAction {
     Remove,
 }
 
+impl FileAction {
+    /// What was done to the file, in one word.
+    pub(crate) fn done(self) -> &'static str {
+        match self {
+            Self::Add => "added",
+            Self::Change => "changed",
+            Self::Remove => "removed",
+        }
+    }
+}
+
 /// What happens to one file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -99,7 +110,7 @@ impl Change {
     }
 }
 
-/// What is stored at some paths, by its digest.
+/// What is stored at some paths, by its digest; `None` for content that is damaged or lost.
 pub(super) type Digests = BTreeMap<String, Option<Digest>>;
 
 /// What a comparison found.
@@ -110,40 +121,46 @@ pub(super) struct Compared {
     pub(super) changes: Vec<Change>,
 }
 
-/// Compares a tree with what is to be put into it. `same` has digests of what is stored, where the tree
-/// does not tell.
+/// A library before a change.
+pub(super) struct LibraryBefore<'a> {
+    pub(super) tree: &'a Union,
+    /// Skills that stay as they are, with their release.
+    pub(super) pins: BTreeMap<String, u64>,
+    /// What is stored, where the tree does not tell.
+    pub(super) digests: Digests,
+}
+
+/// Compares a library with what is to be put into it.
 pub(super) fn compare(
-    tree: &Union,
-    same: &Digests,
-    pins: &BTreeMap<String, u64>,
+    before: &LibraryBefore<'_>,
     new: &NewLibrary,
     options: &PushOptions,
 ) -> Result<Compared> {
+    let tree = before.tree;
     let mut found = Compared::default();
     let mut seen = BTreeSet::new();
     for skill in &new.skills {
         if !seen.insert(skill.path.as_str()) {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("the skill `{}` is to be published twice", shorten(&skill.path)),
-            )
-            .with_hint("give each skill a path of its own"));
+            let message = format!("the skill `{}` is to be published twice", shorten(&skill.path));
+            return Err(
+                Error::new(ErrorKind::InvalidInput, message).with_hint("give each skill a path of its own")
+            );
         }
-        found.skills.push(compare_skill(tree, same, pins, skill, options));
+        found.skills.push(before.compare_skill(skill, options));
     }
     if options.delete {
         let category = options.category.as_deref().unwrap_or_default();
         let gone = |path: &&str| is_within(path, category) && !seen.contains(path);
         for path in tree.skills().map(|(path, _)| path.as_str()).filter(gone) {
             if new.only.as_ref().is_none_or(|only| only.contains(path)) {
-                found.skills.push(deletion(tree, pins, path));
+                found.skills.push(before.deletion(path));
             }
         }
     }
     refuse_nested(tree, &mut found.skills);
     found.skills.sort_by(|one, other| one.path.cmp(&other.path));
     for (path, file) in &new.files {
-        found.files.extend(compare_file(tree, same, path, path, file.as_ref()));
+        found.files.extend(before.compare_file(path, path, file.as_ref()));
     }
     let new_files: BTreeMap<String, &NewFile> = paths(new).collect();
     let changing = |action| matches!(action, Action::Create | Action::Update | Action::Delete);
@@ -151,40 +168,33 @@ pub(super) fn compare(
         skill.files.iter().map(move |file| (format!("{}/{}", skill.path, file.name), file.change))
     });
     let loose = found.files.iter().map(|file| (file.name.clone(), file.change));
-    let mut changes: Vec<Change> = of_skills
-        .chain(loose)
-        .map(|(path, action)| {
-            let after = new_files.get(&path).filter(|_| action != FileAction::Remove);
-            change(tree, &path, after.copied())
-        })
-        .collect();
-    changes.sort_by(|one, other| one.path.cmp(&other.path));
-    changes.dedup_by(|one, other| one.path == other.path);
-    found.changes = changes;
+    let changes = of_skills.chain(loose).map(|(path, action)| {
+        let after = new_files.get(&path).filter(|_| action != FileAction::Remove);
+        before.change(&path, after.copied())
+    });
+    found.changes = changes.collect();
+    found.changes.sort_by(|one, other| one.path.cmp(&other.path));
+    found.changes.dedup_by(|one, other| one.path == other.path);
     Ok(found)
 }
 
-/// What it takes to get from one tree to another. Pinned skills stay as they are.
-pub(super) fn diff(
-    before: &Union,
-    after: &BTreeMap<String, NewFile>,
-    pins: &BTreeMap<String, u64>,
-) -> Compared {
+/// What it takes to have these files and no others. Pinned skills stay as they are.
+pub(super) fn diff(before: &LibraryBefore<'_>, after: &BTreeMap<String, NewFile>) -> Compared {
     let mut found = Compared::default();
     let skills = find_skills(after.keys().map(String::as_str));
-    let old: BTreeSet<&str> = before.skills().map(|(path, _)| path.as_str()).collect();
+    let old: BTreeSet<&str> = before.tree.skills().map(|(path, _)| path.as_str()).collect();
     let owner = |path: &str| {
         parents(path).find(|parent| skills.contains_key(*parent) || old.contains(parent)).map(str::to_owned)
     };
     let paths: BTreeSet<&str> =
-        after.keys().map(String::as_str).chain(before.files_in("").map(|(path, _)| path)).collect();
+        after.keys().map(String::as_str).chain(before.tree.files_in("").map(|(path, _)| path)).collect();
     let mut rows: BTreeMap<String, PlannedSkill> = BTreeMap::new();
     for path in paths {
         let owner = owner(path);
         let name = owner.as_ref().map_or(path, |skill| &path[skill.len() + 1..]);
-        let changed = compare_file(before, &BTreeMap::new(), path, name, after.get(path));
+        let changed = before.compare_file(path, name, after.get(path));
         let Some(skill) = owner else {
-            found.changes.extend(changed.as_ref().map(|_| change(before, path, after.get(path))));
+            found.changes.extend(changed.as_ref().map(|_| before.change(path, after.get(path))));
             found.files.extend(changed);
             continue;
         };
@@ -197,7 +207,7 @@ pub(super) fn diff(
             PlannedSkill { path: skill.clone(), action, files: Vec::new(), why: None }
         });
         let Some(changed) = changed else { continue };
-        if let Some(release) = pins.get(&skill) {
+        if let Some(release) = before.pins.get(&skill) {
             row.action = Action::Pinned;
             row.why = Some(format!("it is pinned to release {release}"));
             continue;
@@ -205,98 +215,95 @@ pub(super) fn diff(
         if row.action == Action::Unchanged {
             row.action = Action::Update;
         }
-        found.changes.push(change(before, path, after.get(path)));
+        found.changes.push(before.change(path, after.get(path)));
         row.files.push(changed);
     }
     found.skills = rows.into_values().collect();
     found
 }
 
-fn change(tree: &Union, path: &str, after: Option<&NewFile>) -> Change {
-    let before = tree.file(path).map(|found| found.meta.etag.clone().unwrap_or_default());
-    Change { path: path.to_owned(), before, after: after.cloned() }
-}
+impl LibraryBefore<'_> {
+    fn change(&self, path: &str, after: Option<&NewFile>) -> Change {
+        let before = self.tree.file(path).map(|found| found.meta.etag.clone().unwrap_or_default());
+        Change { path: path.to_owned(), before, after: after.cloned() }
+    }
 
-fn compare_file(
-    tree: &Union,
-    same: &Digests,
-    path: &str,
-    name: &str,
-    new: Option<&NewFile>,
-) -> Option<FileChange> {
-    let there = tree.file(path);
-    let (change, size) = match (there, new) {
-        (None, None) => return None,
-        (None, Some(new)) => (FileAction::Add, new.size),
-        (Some(there), None) => (FileAction::Remove, there.meta.size),
-        (Some(there), Some(new)) => {
-            let indexed = there.blob.as_ref().map(|blob| blob.sha256);
-            let known = same.get(path).copied().unwrap_or(indexed);
-            if there.meta.size == new.size && known == Some(new.sha256) {
-                return None;
+    fn compare_file(&self, path: &str, name: &str, new: Option<&NewFile>) -> Option<FileChange> {
+        let (change, size) = match (self.tree.file(path), new) {
+            (None, None) => return None,
+            (None, Some(new)) => (FileAction::Add, new.size),
+            (Some(there), None) => (FileAction::Remove, there.meta.size),
+            (Some(there), Some(new)) => {
+                let indexed = there.blob.as_ref().map(|blob| blob.sha256);
+                let known = self.digests.get(path).copied().unwrap_or(indexed);
+                if there.meta.size == new.size && known == Some(new.sha256) {
+                    return None;
+                }
+                (FileAction::Change, new.size)
             }
-            (FileAction::Change, new.size)
+        };
+        Some(FileChange { name: name.to_owned(), change, size })
+    }
+
+    fn compare_skill(&self, new: &NewSkill, options: &PushOptions) -> PlannedSkill {
+        let (tree, path) = (self.tree, &new.path);
+        let planned = |action, files, why| PlannedSkill { path: path.clone(), action, files, why };
+        let refuse = |why: &str| planned(Action::Refused, Vec::new(), Some(why.to_owned()));
+        if let Some(why) = &new.refused {
+            return refuse(why);
         }
-    };
-    Some(FileChange { name: name.to_owned(), change, size })
-}
+        if new.file().is_none() {
+            return refuse("it has no SKILL.md");
+        }
+        if let Some(release) = self.pins.get(path) {
+            let why =
+                format!("it is pinned to release {release}; `admin unpin {path}` lets pushes change it");
+            return planned(Action::Pinned, Vec::new(), Some(why));
+        }
+        let there = tree.skill(path).is_some();
+        // Files of a skill below it are no loose files: that one is in the way itself.
+        let loose =
+            tree.files_in(path).filter(|(name, _)| tree.skill_of(&format!("{path}/{name}")).is_none());
+        let loose: Vec<_> = loose.map(|(name, _)| format!("`{name}`")).take(3).collect();
+        if !there && !loose.is_empty() && !options.overwrite {
+            let names = loose.join(", ");
+            let why =
+                format!("there are files that belong to no skill ({names}); `--overwrite` removes them");
+            return refuse(&why);
+        }
+        let names: BTreeMap<&str, &NewFile> =
+            new.files.iter().map(|file| (file.name.as_str(), file)).collect();
+        let all: BTreeSet<&str> =
+            names.keys().copied().chain(tree.files_in(path).map(|(name, _)| name)).collect();
+        let differing = all
+            .into_iter()
+            .filter_map(|name| self.compare_file(&format!("{path}/{name}"), name, names.get(name).copied()));
+        let files: Vec<_> = differing.collect();
+        let action = match (there, files.is_empty()) {
+            (false, _) => Action::Create,
+            (true, true) => Action::Unchanged,
+            (true, false) => Action::Update,
+        };
+        planned(action, files, None)
+    }
 
-fn compare_skill(
-    tree: &Union,
-    same: &Digests,
-    pins: &BTreeMap<String, u64>,
-    new: &NewSkill,
-    options: &PushOptions,
-) -> PlannedSkill {
-    let path = &new.path;
-    let planned = |action, files, why| PlannedSkill { path: path.clone(), action, files, why };
-    let refuse = |why: &str| planned(Action::Refused, Vec::new(), Some(why.to_owned()));
-    if let Some(why) = &new.refused {
-        return refuse(why);
+    fn deletion(&self, path: &str) -> PlannedSkill {
+        let removed = |(name, file): (&str, &UnionFile)| FileChange {
+            name: name.to_owned(),
+            change: FileAction::Remove,
+            size: file.meta.size,
+        };
+        let (action, why) = match self.pins.get(path) {
+            Some(release) => (Action::Pinned, Some(format!("it is pinned to release {release}"))),
+            None => (Action::Delete, None),
+        };
+        PlannedSkill {
+            path: path.to_owned(),
+            action,
+            files: self.tree.files_in(path).map(removed).collect(),
+            why,
+        }
     }
-    if new.file().is_none() {
-        return refuse("it has no SKILL.md");
-    }
-    if let Some(release) = pins.get(path) {
-        let why = format!("it is pinned to release {release}; `admin unpin {path}` lets pushes change it");
-        return planned(Action::Pinned, Vec::new(), Some(why));
-    }
-    let there = tree.skill(path).is_some();
-    // Files of a skill below it are no loose files: that one is in the way itself.
-    let loose = tree.files_in(path).filter(|(name, _)| tree.skill_of(&format!("{path}/{name}")).is_none());
-    let loose: Vec<_> = loose.map(|(name, _)| format!("`{name}`")).take(3).collect();
-    if !there && !loose.is_empty() && !options.overwrite {
-        let names = loose.join(", ");
-        return refuse(&format!(
-            "there are files that belong to no skill ({names}); `--overwrite` removes them"
-        ));
-    }
-    let names: BTreeMap<&str, &NewFile> = new.files.iter().map(|file| (file.name.as_str(), file)).collect();
-    let all: BTreeSet<&str> =
-        names.keys().copied().chain(tree.files_in(path).map(|(name, _)| name)).collect();
-    let differing = all.into_iter().filter_map(|name| {
-        compare_file(tree, same, &format!("{path}/{name}"), name, names.get(name).copied())
-    });
-    let files: Vec<_> = differing.collect();
-    let action = match (there, files.is_empty()) {
-        (false, _) => Action::Create,
-        (true, true) => Action::Unchanged,
-        (true, false) => Action::Update,
-    };
-    planned(action, files, None)
-}
-
-fn deletion(tree: &Union, pins: &BTreeMap<String, u64>, path: &str) -> PlannedSkill {
-    let removed = |(name, file): (&str, &UnionFile)| FileChange {
-        name: name.to_owned(),
-        change: FileAction::Remove,
-        size: file.meta.size,
-    };
-    let (action, why) = match pins.get(path) {
-        Some(release) => (Action::Pinned, Some(format!("it is pinned to release {release}"))),
-        None => (Action::Delete, None),
-    };
-    PlannedSkill { path: path.to_owned(), action, files: tree.files_in(path).map(removed).collect(), why }
 }
 
 /// A skill inside another would be a part of it.
@@ -311,15 +318,12 @@ fn refuse_nested(tree: &Union, skills: &mut [PlannedSkill]) {
         let above = parents(&skill.path).find(|parent| there.contains(parent) || coming.contains(*parent));
         let prefix = format!("{}/", skill.path);
         let mut all = there.iter().copied().chain(coming.iter().map(String::as_str));
-        let why = match (above, all.find(|path| path.starts_with(&prefix))) {
-            (Some(other), _) => {
-                format!("it is inside the skill `{other}`, and would be a part of it; delete that one first")
-            }
-            (_, Some(other)) => {
-                format!("the skill `{other}` is inside it, and would be a part of it; delete that one first")
-            }
+        let nested = match (above, all.find(|path| path.starts_with(&prefix))) {
+            (Some(other), _) => format!("it is inside the skill `{other}`"),
+            (_, Some(other)) => format!("the skill `{other}` is inside it"),
             (None, None) => continue,
         };
+        let why = format!("{nested}, and would be a part of it; delete that one first");
         (skill.action, skill.why) = (Action::Refused, Some(why));
     }
 }

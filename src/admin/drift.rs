@@ -3,21 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
 use super::compare::FileAction;
-use super::library::{Versioned, mirrored_keys, read_index, read_mirror, read_record};
+use super::library::{LibraryAccess, READS_AT_ONCE, at_once};
 use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, MirrorKey};
-use crate::backend::{S3Backend, SkillFs};
+use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, Mirror};
 use crate::mount::Library;
 use crate::store::Meta;
-
-/// Keys that are read at once.
-const AT_ONCE: usize = 32;
 
 /// A key of the mirror that others have changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -29,12 +25,29 @@ pub struct Drift {
     pub change: FileAction,
 }
 
+impl Drift {
+    pub(super) fn of(index: &Index, path: &str, seen: Option<&SeenKey>) -> Self {
+        let change = match (seen, index.files.contains_key(path)) {
+            (None, _) => FileAction::Remove,
+            (Some(_), true) => FileAction::Change,
+            (Some(_), false) => FileAction::Add,
+        };
+        Self { path: path.to_owned(), change }
+    }
+}
+
 /// What a key contains.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SeenKey {
     pub(super) etag: String,
     pub(super) size: u64,
     pub(super) sha256: Option<Digest>,
+}
+
+impl SeenKey {
+    pub(super) fn of(meta: Meta, sha256: Option<Digest>) -> Self {
+        Self { etag: meta.etag.unwrap_or_default(), size: meta.size, sha256 }
+    }
 }
 
 /// One key, compared.
@@ -58,18 +71,13 @@ pub(super) struct Recorded {
 
 impl Recorded {
     /// What a record says. Contents are those of the release that was mirrored, where that can be read.
-    pub(super) async fn of(
-        backend: &S3Backend,
-        library: &Library,
-        index: &Index,
-        mirror: Option<&Mirror>,
-    ) -> Self {
+    pub(super) async fn of(access: &LibraryAccess, index: &Index, mirror: Option<&Mirror>) -> Self {
         let Some(mirror) = mirror else { return Self::default() };
         let record;
         let release = match index.releases.iter().find(|note| note.id == mirror.id) {
             _ if mirror.id == index.id => Some(index),
             Some(note) => {
-                record = read_record(backend, library, note.number, &note.id).await.ok();
+                record = access.read_record(note).await.ok();
                 record.as_ref()
             }
             None => None,
@@ -104,63 +112,55 @@ impl Recorded {
 
 /// Compares every key of the mirror with the newest release. Keys whose ETag is not the recorded one are read.
 pub(super) async fn compare(
-    backend: &S3Backend,
-    library: &Library,
+    access: &LibraryAccess,
     index: &Index,
     recorded: &Recorded,
-    present: &BTreeMap<String, Meta>,
+    present: BTreeMap<String, Meta>,
     overwrite: bool,
 ) -> Result<BTreeMap<String, ComparedKey>> {
-    let paths: BTreeSet<&String> = present.keys().chain(index.files.keys()).collect();
-    let mut seen: BTreeMap<String, SeenKey> = BTreeMap::new();
-    for (path, meta) in present {
-        let (etag, size) = (meta.etag.clone().unwrap_or_default(), meta.size);
-        seen.insert(path.clone(), SeenKey { etag, size, sha256: None });
-    }
+    let paths: BTreeSet<String> = present.keys().chain(index.files.keys()).cloned().collect();
+    let seen = present.into_iter().map(|(path, meta)| (path, SeenKey::of(meta, None)));
+    let mut seen: BTreeMap<String, SeenKey> = seen.collect();
     let decide =
         |path: &str, seen: Option<&SeenKey>, named| recorded.act(index, path, seen, named, overwrite);
-    let look = |path: &&&String| decide(path, seen.get(**path), false) == Act::Look;
-    let looks: Vec<String> = paths.iter().filter(look).map(|path| (**path).clone()).collect();
-    let reads = looks.into_iter().map(|path| async move {
-        let (_, key) = library.file(&path)?;
-        Ok::<_, Error>((path, backend.digest_object(key.key()).await?))
+    let looks = paths.iter().filter(|path| decide(path, seen.get(*path), false) == Act::Look);
+    let reads = looks.map(|path| async move {
+        let (_, key) = access.library.file(path)?;
+        Ok((path, access.backend.digest_object(key.key()).await?))
     });
-    let reads: Vec<_> =
-        stream::iter(reads.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).try_collect().await?;
     let mut unclear = BTreeMap::new();
-    for (path, found) in reads {
+    for (path, found) in at_once(READS_AT_ONCE, reads.collect()).await? {
         let Some((sha256, meta)) = found else {
-            seen.remove(&path);
+            seen.remove(path);
             continue;
         };
-        if index.files.get(&path).map(|file| file.sha256) != Some(sha256) {
+        if index.files.get(path).map(|file| file.sha256) != Some(sha256) {
             unclear.insert(path.clone(), sha256);
         }
-        let (etag, size) = (meta.etag.unwrap_or_default(), meta.size);
-        seen.insert(path, SeenKey { etag, size, sha256: Some(sha256) });
+        seen.insert(path.clone(), SeenKey::of(meta, Some(sha256)));
     }
-    let named = named(backend, library, index, unclear).await;
-    let compared = |path: &String| {
-        let seen = seen.get(path);
-        (path.clone(), ComparedKey { act: decide(path, seen, named.contains(path)), seen: seen.cloned() })
-    };
-    Ok(paths.into_iter().map(compared).collect())
+    let named = named(access, index, unclear).await;
+    let compared = paths.into_iter().map(|path| {
+        let seen = seen.remove(&path);
+        let act = decide(&path, seen.as_ref(), named.contains(&path));
+        (path, ComparedKey { act, seen })
+    });
+    Ok(compared.collect())
 }
 
 /// Which of these contents a listed release has at their paths.
 pub(super) async fn named(
-    backend: &S3Backend,
-    library: &Library,
+    access: &LibraryAccess,
     index: &Index,
     mut unclear: BTreeMap<String, Digest>,
 ) -> BTreeSet<String> {
     let mut named = BTreeSet::new();
-    for note in index.releases.iter().rev().filter(|note| note.id != index.id) {
+    for note in index.earlier_releases().rev() {
         if unclear.is_empty() {
             break;
         }
         // One that cannot be read names nothing: what it named is taken for drift, and left alone.
-        let Ok(record) = read_record(backend, library, note.number, &note.id).await else { continue };
+        let Ok(record) = access.read_record(note).await else { continue };
         unclear.retain(|path, sha256| {
             let is_named = record.files.get(path).is_some_and(|file| file.sha256 == *sha256);
             if is_named {
@@ -175,16 +175,7 @@ pub(super) async fn named(
 /// What others have changed.
 pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, ComparedKey>) -> Vec<Drift> {
     let drift = compared.iter().filter(|(_, key)| key.act == Act::Drift);
-    drift
-        .map(|(path, key)| {
-            let change = match (&key.seen, index.files.contains_key(path)) {
-                (None, _) => FileAction::Remove,
-                (Some(_), true) => FileAction::Change,
-                (Some(_), false) => FileAction::Add,
-            };
-            Drift { path: path.clone(), change }
-        })
-        .collect()
+    drift.map(|(path, key)| Drift::of(index, path, key.seen.as_ref())).collect()
 }
 
 /// What others have changed in the mirror, to be published as it is; `None` for a file that was removed.
@@ -193,37 +184,22 @@ pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, ComparedKey>) -
 /// [`ErrorKind::Conflict`] while the mirror is not at the newest release: what it has not written yet would be
 /// taken for a change.
 pub(super) async fn to_publish(
-    backend: &S3Backend,
-    library: &Library,
+    access: &LibraryAccess,
     index: &Index,
 ) -> Result<BTreeMap<String, Option<NewFile>>> {
-    let mirror = read_mirror(backend, library).await?;
-    let mirror = mirror.and_then(|Versioned { value, .. }| value).filter(|mirror| mirror.id == index.id);
-    let Some(mirror) = mirror else {
-        return Err(Error::new(
-            ErrorKind::Conflict,
-            format!("the keys of {library} are not at release {} yet", index.release),
-        )
-        .with_hint("complete them first: `admin verify --repair`"));
+    let mirror = access.read_mirror().await?.and_then(|found| found.value);
+    let Some(mirror) = mirror.filter(|mirror| mirror.id == index.id) else {
+        let message = format!("the keys of {} are not at release {} yet", access.library, index.release);
+        return Err(Error::new(ErrorKind::Conflict, message)
+            .with_hint("complete them first: `admin verify --repair`"));
     };
     // While others may still be writing, a key that is missing is theirs to write, and nobody's removal.
-    let recorded = Recorded::of(backend, library, index, Some(&mirror)).await;
-    let present = mirrored_keys(backend, library).await?;
-    let compared = compare(backend, library, index, &recorded, &present, false).await?;
+    let compared = compare_recorded(access, index, Some(&mirror)).await?;
     let drift = compared.into_iter().filter(|(_, key)| key.act == Act::Drift);
-    Ok(drift
-        .map(|(path, key)| {
-            let new = key.seen.and_then(|SeenKey { etag, size, sha256 }| {
-                Some(NewFile {
-                    name: path.clone(),
-                    size,
-                    sha256: sha256?,
-                    content: NewContent::MirrorKey(etag),
-                })
-            });
-            (path, new)
-        })
-        .collect())
+    let new = |name: String, SeenKey { etag, size, sha256 }| {
+        Some(NewFile { name, size, sha256: sha256?, content: NewContent::Key(etag) })
+    };
+    Ok(drift.map(|(path, key)| (path.clone(), key.seen.and_then(|seen| new(path, seen)))).collect())
 }
 
 impl SkillFs {
@@ -234,12 +210,10 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage; [`ErrorKind::Corrupt`] when the index is damaged.
     pub async fn drift(&self, library: &Library) -> Result<Vec<Drift>> {
-        let backend = self.own_session(&library.session()).fresh();
-        let Some(found) = read_index(&backend, library).await?.filter(|found| found.value.is_published())
-        else {
-            return Ok(Vec::new());
-        };
-        Ok(compare_mirror(&backend, library, &found.value).await?.drift)
+        let access = self.access(library);
+        let index = access.read_index().await?.filter(|found| found.value.is_published());
+        let Some(index) = index else { return Ok(Vec::new()) };
+        Ok(compare_mirror(&access, &index.value).await?.drift)
     }
 }
 
@@ -250,15 +224,19 @@ pub(crate) struct MirrorState {
     pub(crate) behind: u64,
 }
 
-pub(super) async fn compare_mirror(
-    backend: &S3Backend,
-    library: &Library,
-    index: &Index,
-) -> Result<MirrorState> {
-    let mirror = read_mirror(backend, library).await?.and_then(|found| found.value);
-    let recorded = Recorded::of(backend, library, index, mirror.as_ref()).await;
-    let present = mirrored_keys(backend, library).await?;
-    let compared = compare(backend, library, index, &recorded, &present, false).await?;
+pub(super) async fn compare_mirror(access: &LibraryAccess, index: &Index) -> Result<MirrorState> {
+    let mirror = access.read_mirror().await?.and_then(|found| found.value);
+    let compared = compare_recorded(access, index, mirror.as_ref()).await?;
     let behind = compared.values().filter(|key| matches!(key.act, Act::Write | Act::Delete)).count() as u64;
     Ok(MirrorState { drift: drifted(index, &compared), behind })
+}
+
+/// Every key as it is now, compared with what the mirror's record says.
+async fn compare_recorded(
+    access: &LibraryAccess,
+    index: &Index,
+    mirror: Option<&Mirror>,
+) -> Result<BTreeMap<String, ComparedKey>> {
+    let recorded = Recorded::of(access, index, mirror).await;
+    compare(access, index, &recorded, access.mirrored_keys().await?, false).await
 }

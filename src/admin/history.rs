@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::library::read_index;
 use crate::backend::SkillFs;
 use crate::error::Result;
 use crate::index::{Index, ReleaseNote, time_at};
@@ -59,11 +58,7 @@ impl SkillFs {
     /// # Errors
     /// Those of the storage.
     pub async fn releases(&self, library: &Library) -> Result<Vec<Release>> {
-        let backend = self.own_session(&library.session()).fresh();
-        let index = read_index(&backend, library).await?;
-        Ok(index.map_or_else(Vec::new, |found| {
-            let index = found.value;
-            index.releases.iter().rev().map(|note| Release::of(note, &index)).collect()
-        }))
+        let Some(found) = self.access(library).read_index().await? else { return Ok(Vec::new()) };
+        Ok(found.value.releases.iter().rev().map(|note| Release::of(note, &found.value)).collect())
     }
 }

@@ -1,14 +1,19 @@
 //! A library as an administrator sees it: its index, its keys, and the documents next to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::backend::{S3Backend, Union, View, unusable};
+use futures_util::{StreamExt, TryStreamExt, stream};
+
+use crate::backend::{S3Backend, SkillFs, Union, View, unusable};
 use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Index, Mirror, ReleaseId, Unreadable};
-use crate::mount::Library;
+use crate::index::{Index, Mirror, ReleaseId, ReleaseNote, Unreadable};
+use crate::mount::{Library, WritableKey};
 use crate::store::{Condition, Listed, Meta};
+
+/// Objects that are read or deleted at once.
+pub(super) const READS_AT_ONCE: usize = 32;
 
 /// An object that was read, and the version that it had.
 #[derive(Debug, Clone)]
@@ -17,12 +22,6 @@ pub(super) struct Versioned<T> {
     pub(super) etag: String,
     /// When it was written, by S3's clock.
     pub(super) modified: Option<SystemTime>,
-}
-
-impl<T> Versioned<T> {
-    fn map<U>(self, to: impl FnOnce(T) -> U) -> Versioned<U> {
-        Versioned { value: to(self.value), etag: self.etag, modified: self.modified }
-    }
 }
 
 /// How a library is stored.
@@ -37,44 +36,27 @@ pub enum LibraryKind {
     Published,
 }
 
-impl LibraryKind {
-    pub(super) fn is_published(self) -> bool {
-        self == Self::Published
-    }
-}
-
 /// What a library contains, and how.
+#[derive(Debug, Clone)]
 pub(super) struct LibraryState {
     pub(super) kind: LibraryKind,
     pub(super) index: Option<Versioned<Arc<Index>>>,
     /// Its tree. That of a published library has digests, that of a plain one ETags.
-    pub(super) tree: Union,
+    pub(super) tree: Arc<Union>,
 }
 
 impl LibraryState {
-    /// One request for a published library; a listing, too, for any other.
-    pub(super) async fn load(backend: &S3Backend, library: &Library) -> Result<Self> {
-        let index = read_index(backend, library).await?;
-        let index = index.map(|found| found.map(Arc::new));
-        if let Some(found) = index.as_ref().filter(|found| found.value.is_published()) {
-            let view = View::published(found.value.clone());
-            return Ok(Self { kind: LibraryKind::Published, tree: Union::single(view), index });
-        }
-        let view = View::plain(&library.skills(), keys(backend, library).await?);
-        let tree = Union::single(view);
-        let kind = match index.is_none() && tree.is_empty() {
-            true => LibraryKind::Empty,
-            false => LibraryKind::Plain,
-        };
-        Ok(Self { kind, index, tree })
+    /// The index, of a library of any kind.
+    pub(super) fn index(&self) -> Option<&Index> {
+        self.index.as_ref().map(|found| &*found.value)
     }
 
     /// The index of a published library.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a plain one, [`ErrorKind::NotFound`] for one that is empty.
-    pub(super) fn published(&self, library: &Library) -> Result<&Versioned<Arc<Index>>> {
-        match (self.kind, &self.index) {
+    pub(super) fn published(&self, library: &Library) -> Result<&Index> {
+        match (self.kind, self.index()) {
             (LibraryKind::Published, Some(index)) => Ok(index),
             (LibraryKind::Empty, _) => Err(nothing_there(library)),
             _ => Err(Error::new(
@@ -91,71 +73,117 @@ pub(super) fn nothing_there(library: &Library) -> Error {
         .with_hint("check the name, or push skills to it first")
 }
 
-/// The index as it is now; `None` when there is none.
-pub(super) async fn read_index(backend: &S3Backend, library: &Library) -> Result<Option<Versioned<Index>>> {
-    let key = library.index();
-    let found = backend.object(key.key()).await.map_err(|e| e.during("read the index of", library))?;
-    let Some((meta, bytes)) = found else { return Ok(None) };
-    let decoded = blocking(move || Index::decode(&bytes)).await?;
-    let value = decoded.map_err(|why| unusable(library, &why).at(key.as_str()))?;
-    Ok(Some(Versioned { value, modified: meta.modified, etag: etag(meta, library)? }))
+/// A library, and the session that reads and writes it.
+pub(super) struct LibraryAccess {
+    pub(super) backend: S3Backend,
+    pub(super) library: Library,
 }
 
-/// What the mirror was when it was last completed. One that cannot be read is as good as none: it is made again
-/// from what the keys contain.
-pub(super) async fn read_mirror(
-    backend: &S3Backend,
-    library: &Library,
-) -> Result<Option<Versioned<Option<Mirror>>>> {
-    let found = backend.object(library.mirror().key()).await;
-    let Some((meta, bytes)) = found.map_err(|e| e.during("read the mirror of", library))? else {
-        return Ok(None);
-    };
-    let value = match blocking(move || Mirror::decode(&bytes)).await? {
-        Ok(mirror) => Some(mirror),
-        Err(Unreadable::Damaged(why)) => {
-            tracing::warn!("the record of the mirror of {library} is damaged: {why}");
-            None
+impl SkillFs {
+    /// A library for its administrators: on the process's own credentials, and always as it is now.
+    pub(super) fn access(&self, library: &Library) -> LibraryAccess {
+        let backend = self.own_session(&library.session()).fresh();
+        LibraryAccess { backend, library: library.clone() }
+    }
+}
+
+impl LibraryAccess {
+    /// What the library contains. One request for a published library; a listing, too, for any other.
+    pub(super) async fn load(&self) -> Result<LibraryState> {
+        let index = self.read_index().await?;
+        if let Some(found) = index.as_ref().filter(|found| found.value.is_published()) {
+            let tree = Arc::new(Union::single(View::published(found.value.clone())));
+            return Ok(LibraryState { kind: LibraryKind::Published, tree, index });
         }
-        Err(why @ Unreadable::Newer(_)) => return Err(unusable(library, &why)),
-    };
-    Ok(Some(Versioned { value, modified: meta.modified, etag: etag(meta, library)? }))
-}
+        let tree = Arc::new(self.plain_tree().await?);
+        let is_empty = index.is_none() && tree.is_empty();
+        let kind = if is_empty { LibraryKind::Empty } else { LibraryKind::Plain };
+        Ok(LibraryState { kind, index, tree })
+    }
 
-/// The record of a release: the index that it committed.
-pub(super) async fn read_record(
-    backend: &S3Backend,
-    library: &Library,
-    number: u64,
-    id: &ReleaseId,
-) -> Result<Index> {
-    let key = library.release(number, id);
-    let found = backend.object(key.key()).await.map_err(|e| e.during("read a release of", library))?;
-    let lost = |what: &dyn std::fmt::Display| {
-        Error::new(ErrorKind::Corrupt, format!("the record of release {number} of {library} {what}"))
-            .with_hint("use another release; `admin releases` lists them")
-    };
-    let Some((_, bytes)) = found else { return Err(lost(&"is missing")) };
-    let decoded = blocking(move || Index::decode(&bytes)).await?;
-    decoded.map_err(|why| lost(&format!("cannot be read: {why}")))
-}
+    /// The index as it is now; `None` when there is none.
+    pub(super) async fn read_index(&self) -> Result<Option<Versioned<Arc<Index>>>> {
+        let (key, library) = (self.library.index(), &self.library);
+        let read = self.read_document(&key, "read the index of", Index::decode).await?;
+        let Some((meta, decoded)) = read else { return Ok(None) };
+        let value = decoded.map_err(|why| unusable(library, &why).at(key.as_str()))?;
+        self.versioned(Arc::new(value), meta).map(Some)
+    }
 
-fn etag(meta: Meta, library: &Library) -> Result<String> {
-    meta.etag.ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, format!("the storage gives no ETag for the index of {library}"))
-            .with_hint("publishing needs one")
-    })
-}
+    /// What the mirror was when it was last completed. One that cannot be read is as good as none: it is made again
+    /// from what the keys contain.
+    pub(super) async fn read_mirror(&self) -> Result<Option<Versioned<Option<Mirror>>>> {
+        let (key, library) = (self.library.mirror(), &self.library);
+        let read = self.read_document(&key, "read the mirror of", Mirror::decode).await?;
+        let Some((meta, decoded)) = read else { return Ok(None) };
+        let value = match decoded {
+            Ok(mirror) => Some(mirror),
+            Err(Unreadable::Damaged(why)) => {
+                tracing::warn!("the record of the mirror of {library} is damaged: {why}");
+                None
+            }
+            Err(why @ Unreadable::Newer(..)) => return Err(unusable(library, &why)),
+        };
+        self.versioned(value, meta).map(Some)
+    }
 
-/// Writes a document next to a library, if it is still the version that was seen. Its new ETag; `None` when it is
-/// not.
-pub(super) async fn write_document(
-    backend: &S3Backend,
-    key: &crate::mount::WritableKey,
-    bytes: Vec<u8>,
-    seen: Option<&str>,
-) -> Result<Option<Option<String>>> {
-    backend.put_document(key, bytes.into(), only_over(seen)).await
+    /// The record of a release: the index that it committed.
+    pub(super) async fn read_record(&self, note: &ReleaseNote) -> Result<Index> {
+        let lost = |what: &dyn std::fmt::Display| {
+            let message = format!("the record of release {} of {} {what}", note.number, self.library);
+            Error::new(ErrorKind::Corrupt, message)
+                .with_hint("use another release; `admin releases` lists them")
+        };
+        let key = self.library.release(note.number, &note.id);
+        let read = self.read_document(&key, "read a release of", Index::decode).await?;
+        let (_, decoded) = read.ok_or_else(|| lost(&"is missing"))?;
+        decoded.map_err(|why| lost(&format!("cannot be read: {why}")))
+    }
+
+    async fn read_document<T: Send + 'static>(
+        &self,
+        key: &WritableKey,
+        doing: &'static str,
+        decode: fn(&[u8]) -> Result<T, Unreadable>,
+    ) -> Result<Option<(Meta, Result<T, Unreadable>)>> {
+        let found = self.backend.object(key.key()).await.map_err(|e| e.during(doing, &self.library))?;
+        let Some((meta, bytes)) = found else { return Ok(None) };
+        Ok(Some((meta, blocking(move || decode(&bytes)).await?)))
+    }
+
+    fn versioned<T>(&self, value: T, meta: Meta) -> Result<Versioned<T>> {
+        let etag = meta.etag.ok_or_else(|| {
+            let message = format!("the storage gives no ETag for the index of {}", self.library);
+            Error::new(ErrorKind::Corrupt, message).with_hint("publishing needs one")
+        })?;
+        Ok(Versioned { value, etag, modified: meta.modified })
+    }
+
+    /// The tree of the library's own keys, whatever its index says.
+    async fn plain_tree(&self) -> Result<Union> {
+        let skills = self.library.skills();
+        let objects = self.backend.objects(skills.prefix()).await;
+        let objects = objects.map_err(|e| e.during("list", &self.library))?;
+        let listed = objects.into_iter().map(|(key, meta)| Listed::Object { key, meta }).collect();
+        Ok(Union::single(View::plain(&skills, listed)))
+    }
+
+    /// The keys of the library that a path can name, without folder markers.
+    pub(super) async fn mirrored_keys(&self) -> Result<BTreeMap<String, Meta>> {
+        let tree = self.plain_tree().await?;
+        Ok(tree.files_in("").map(|(path, file)| (path.to_owned(), file.meta.clone())).collect())
+    }
+
+    /// The keys of all blobs.
+    pub(super) async fn stored_blobs(&self) -> Result<BTreeSet<String>> {
+        Ok(self.backend.objects(&self.library.blobs()).await?.into_iter().map(|(key, _)| key).collect())
+    }
+
+    /// An id that nobody else has.
+    pub(super) fn fresh_id(&self) -> Result<ReleaseId> {
+        let internal = |e: String| Error::new(ErrorKind::Internal, e);
+        ReleaseId::parse(self.backend.store().fresh_id()?).map_err(internal)
+    }
 }
 
 pub(super) fn only_over(seen: Option<&str>) -> Condition {
@@ -165,27 +193,18 @@ pub(super) fn only_over(seen: Option<&str>) -> Condition {
     }
 }
 
-/// All keys of the library itself.
-pub(super) async fn keys(backend: &S3Backend, library: &Library) -> Result<Vec<Listed>> {
-    let objects = backend.objects(library.skills().prefix()).await.map_err(|e| e.during("list", library))?;
-    Ok(objects.into_iter().map(|(key, meta)| Listed::Object { key, meta }).collect())
-}
-
-/// The keys of the library that a path can name, without folder markers.
-pub(super) async fn mirrored_keys(backend: &S3Backend, library: &Library) -> Result<BTreeMap<String, Meta>> {
-    let view = View::plain(&library.skills(), keys(backend, library).await?);
-    let tree = Union::single(view);
-    Ok(tree.files_in("").map(|(path, file)| (path.to_owned(), file.meta.clone())).collect())
-}
-
-/// An id that nobody else has.
-pub(super) fn fresh_id(backend: &S3Backend) -> Result<ReleaseId> {
-    let internal = |e: String| Error::new(ErrorKind::Internal, e);
-    ReleaseId::parse(backend.store().fresh_id()?).map_err(internal)
-}
-
 /// Runs what takes a while on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let failed = |e| Error::new(ErrorKind::Internal, "a background task broke off").with_source(e);
     tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+/// Runs all of these, at most so many at once. What came of them is in their order; the first failure ends it.
+pub(super) async fn at_once<T>(most: usize, work: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    let numbered = work.into_iter().enumerate();
+    let numbered: Vec<_> =
+        numbered.map(|(at, work)| async move { Ok::<_, Error>((at, work.await?)) }).collect();
+    let mut done: Vec<_> = stream::iter(numbered).buffer_unordered(most).try_collect().await?;
+    done.sort_by_key(|(at, _)| *at);
+    Ok(done.into_iter().map(|(_, done)| done).collect())
 }

@@ -54,10 +54,7 @@ impl SkillFs {
                 (user.clone(), result)
             })
             .collect();
-        let mut pushes = stream::iter(pushes).buffered(AT_ONCE);
-        while let Some(result) = pushes.next().await {
-            results.push(result);
-        }
+        results.extend(stream::iter(pushes).buffered(AT_ONCE).collect::<Vec<_>>().await);
         results
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::index::{BlobOrigin, Digest, ReleaseId};
-use crate::manifest::skill_file;
+use crate::manifest::{Severity, skill_file};
 use crate::mount::Library;
 use crate::path::SkillPath;
 use crate::source::{FileContent, OriginKind, SkillFiles, Source, SourceFile};
@@ -30,7 +30,7 @@ pub(crate) enum NewContent {
     /// In a blob of a release that the library lists.
     Blob(Arc<BlobOrigin>),
     /// In the library's own key, in this version.
-    MirrorKey(String),
+    Key(String),
 }
 
 impl NewFile {
@@ -120,11 +120,8 @@ impl NewLibrary {
             let mut new = NewSkill::from(&skill.to_files());
             new.refused = match &skill.loaded {
                 Err(said) => {
-                    let said = said
-                        .iter()
-                        .find(|said| said.severity == crate::manifest::Severity::Error)
-                        .or(said.last());
-                    Some(said.map_or_else(|| "it cannot be loaded".to_owned(), ToString::to_string))
+                    let worst = said.iter().find(|said| said.severity == Severity::Error).or(said.last());
+                    Some(worst.map_or_else(|| "it cannot be loaded".to_owned(), ToString::to_string))
                 }
                 Ok(_) if strict && !skill.problems.is_empty() => Some(skill.problems.join("; ")),
                 Ok(_) => None,

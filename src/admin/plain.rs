@@ -2,32 +2,27 @@
 //!
 //! There is no release, and no consistency across files. Files come before their `SKILL.md` and go after it.
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use super::compare::Change;
-use super::library::only_over;
+use super::library::{LibraryAccess, at_once, only_over};
 use super::plan::Plan;
 use super::work::{AT_ONCE, PushWatch, Transfers};
-use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::skill_file_rank;
 use crate::path::leaf;
 use crate::store::Meta;
 
 /// How many files were written, and their bytes.
-pub(super) async fn write(backend: &S3Backend, plan: &Plan, watch: PushWatch<'_>) -> Result<(u64, u64)> {
+pub(super) async fn write(access: &LibraryAccess, plan: &Plan, watch: PushWatch<'_>) -> Result<(u64, u64)> {
     let new = || plan.changes.iter().filter_map(|change| change.after.as_ref());
     let bytes = new().map(|file| file.size).sum();
-    let work = Transfers::new(backend, &plan.library, "writing", (plan.changes.len() as u64, bytes), watch);
-    let work = &work;
+    let work = Transfers::new(access, "writing", (plan.changes.len() as u64, bytes), watch);
     let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
     for (writes, own_file) in [(false, true), (true, false), (true, true), (false, false)] {
         let phase = plan
             .changes
             .iter()
             .filter(|change| change.after.is_some() == writes && is_skill_file(&change.path) == own_file);
-        let done: Vec<_> = phase.map(|change| write_one(work, plan, change)).collect();
-        let _: Vec<()> = stream::iter(done).buffer_unordered(AT_ONCE).try_collect().await?;
+        at_once(AT_ONCE, phase.map(|change| write_one(&work, plan, change)).collect()).await?;
     }
     Ok((new().count() as u64, bytes))
 }
@@ -39,14 +34,15 @@ async fn write_one(work: &Transfers<'_>, plan: &Plan, change: &Change) -> Result
         Some(file) => {
             let _room = work.room(file.size).await?;
             let bytes = work.content(path, file.sha256, &file.content).await?;
-            let put = work.backend.put_object(&key, leaf(path), bytes, only_over(before.as_deref())).await;
+            let put =
+                work.access.backend.put_object(&key, leaf(path), bytes, only_over(before.as_deref())).await;
             put.map_err(|e| e.during("write", &location))?.is_some()
         }
         None => {
             let _room = work.room(0).await?;
             let seen = plan.base.tree.file(path).map(|file| file.meta.clone());
             let version = seen.unwrap_or(Meta { size: 0, modified: None, etag: before.clone() });
-            let deleted = work.backend.store().delete_version(&key, &version).await;
+            let deleted = work.access.backend.store().delete_version(&key, &version).await;
             deleted.map_err(|e| e.during("delete", &location))?
         }
     };

@@ -4,24 +4,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
 use super::compare::{
-    Action, Adopted, Change, Compared, Digests, FileChange, PlannedSkill, adopted, compare, diff, paths,
+    Action, Adopted, Change, Compared, Digests, FileChange, LibraryBefore, PlannedSkill, adopted, compare,
+    diff, paths,
 };
 use super::drift;
-use super::library::{LibraryKind, LibraryState, Versioned, read_record};
+use super::library::{LibraryAccess, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
 use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
 use crate::backend::{S3Backend, SkillFs, Union, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Index;
 use crate::mount::Library;
 use crate::path::VirtualPath;
-
-/// Files that are read at once, to compare them.
-const AT_ONCE: usize = 32;
 
 /// What a change would do.
 #[derive(Debug, Clone, Serialize)]
@@ -47,8 +44,9 @@ pub struct Plan {
     pub pins: BTreeMap<String, Option<u64>>,
     #[serde(skip)]
     pub(super) task: Task,
+    /// What it was made on.
     #[serde(skip)]
-    pub(super) base: Base,
+    pub(super) base: LibraryState,
     #[serde(skip)]
     pub(super) changes: Vec<Change>,
     #[serde(skip)]
@@ -69,13 +67,6 @@ pub(super) enum Task {
     Unpin(String),
     /// What others have changed in the mirror; of a plain library, nothing.
     Index,
-}
-
-/// What a plan was made on.
-#[derive(Debug, Clone)]
-pub(super) struct Base {
-    pub(super) index: Option<Versioned<Arc<Index>>>,
-    pub(super) tree: Arc<Union>,
 }
 
 impl Plan {
@@ -168,33 +159,27 @@ impl SkillFs {
         options: &PushOptions,
     ) -> Result<Plan> {
         const ROUNDS: u32 = 5;
-        let backend = self.own_session(&library.session()).fresh();
+        let access = self.access(library);
+        let again = !matches!(task, Task::Index);
         let mut round = 1;
         loop {
-            match plan_once(&backend, library, &task, options).await {
+            match plan_once(&access, &task, options).await {
                 // A plain library changed while it was compared.
-                Err(error) if error.kind() == ErrorKind::Conflict && round < ROUNDS => match task {
-                    Task::Index => return Err(error),
-                    _ => round += 1,
-                },
+                Err(error) if error.kind() == ErrorKind::Conflict && again && round < ROUNDS => round += 1,
                 done => return done,
             }
         }
     }
 }
 
-async fn plan_once(
-    backend: &S3Backend,
-    library: &Library,
-    task: &Task,
-    options: &PushOptions,
-) -> Result<Plan> {
-    let state = LibraryState::load(backend, library).await?;
+async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -> Result<Plan> {
+    let LibraryAccess { backend, library } = access;
+    let state = access.load().await?;
     if state.index.is_none() && backend.store().lists_any(&library.releases()).await? {
-        return Err(Error::new(ErrorKind::Corrupt, format!("{library} has releases, and its index is lost"))
-            .with_hint(
-                "`admin verify` lists the releases; `admin verify --repair --release N` restores one",
-            ));
+        let message = format!("{library} has releases, and its index is lost");
+        return Err(Error::new(ErrorKind::Corrupt, message).with_hint(
+            "`admin verify` lists the releases; `admin verify --repair --release N` restores one",
+        ));
     }
     let release = match (state.kind, options.into) {
         (LibraryKind::Published, IntoKind::Plain) => {
@@ -204,35 +189,31 @@ async fn plan_once(
         (_, IntoKind::Plain) | (LibraryKind::Plain, IntoKind::Same) => false,
         (LibraryKind::Published | LibraryKind::Empty, _) | (_, IntoKind::Published) => true,
     };
-    let pinned = state.index.as_ref().map(|index| index.value.pins.clone()).unwrap_or_default();
+    let pinned = state.index().map(|index| index.pins.clone()).unwrap_or_default();
+    let mut before = LibraryBefore { tree: &state.tree, pins: pinned, digests: Digests::new() };
     let mut pins = BTreeMap::new();
     let found = match task {
         Task::Push(new) => {
             for (path, _) in paths(new) {
                 library.file(&path)?;
             }
-            let same = match state.kind {
-                LibraryKind::Plain => digests(backend, &state.tree, new).await?,
-                // Damaged content is replaced too.
-                LibraryKind::Published if options.overwrite => digests(backend, &state.tree, new).await?,
-                LibraryKind::Published | LibraryKind::Empty => BTreeMap::new(),
-            };
-            compare(&state.tree, &same, &pinned, new, options)?
+            // Where a published library is overwritten, damaged content is replaced too.
+            if state.kind == LibraryKind::Plain || options.overwrite {
+                before.digests = digests(backend, &state.tree, new).await?;
+            }
+            compare(&before, new, options)?
         }
         Task::Rollback(number) => {
-            let index = &state.published(library)?.value;
-            let record = recorded(backend, library, index, *number).await?;
-            diff(&state.tree, &stored(&record, ""), &pinned)
+            let index = state.published(library)?;
+            let record = recorded(access, index, *number).await?;
+            diff(&before, &stored(&record, ""))
         }
         Task::Pin { skill, release } => {
-            let index = &state.published(library)?.value;
-            let record = recorded(backend, library, index, *release).await?;
+            let index = state.published(library)?;
+            let record = recorded(access, index, *release).await?;
             if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill.as_str()) {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("release {release} of {library} has no skill `{}`", shorten(skill)),
-                )
-                .with_hint(
+                let message = format!("release {release} of {library} has no skill `{}`", shorten(skill));
+                return Err(Error::new(ErrorKind::NotFound, message).with_hint(
                     "name it by its path, such as `category/skill`; `admin releases` lists the releases",
                 ));
             }
@@ -243,16 +224,14 @@ async fn plan_once(
             let mut after = stored(index, "");
             after.retain(|path, _| !path.starts_with(&within));
             after.extend(stored(&record, &within));
-            let others = pinned.into_iter().filter(|(pinned, _)| pinned != skill).collect();
-            diff(&state.tree, &after, &others)
+            before.pins.remove(skill);
+            diff(&before, &after)
         }
         Task::Unpin(skill) => {
-            if !state.published(library)?.value.pins.contains_key(skill) {
-                return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("{library} has no pinned skill `{}`", shorten(skill)),
-                )
-                .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
+            if !state.published(library)?.pins.contains_key(skill) {
+                let message = format!("{library} has no pinned skill `{}`", shorten(skill));
+                return Err(Error::new(ErrorKind::NotFound, message)
+                    .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
             }
             pins.insert(skill.clone(), None);
             Compared::default()
@@ -260,15 +239,15 @@ async fn plan_once(
         // A plain library is published as it is.
         Task::Index if state.kind == LibraryKind::Plain && release => Compared::default(),
         Task::Index => {
-            let index = &state.published(library)?.value;
+            let index = state.published(library)?;
             let mut after = stored(index, "");
-            for (path, file) in drift::to_publish(backend, library, index).await? {
+            for (path, file) in drift::to_publish(access, index).await? {
                 match file {
                     Some(file) => after.insert(path, file),
                     None => after.remove(&path),
                 };
             }
-            diff(&state.tree, &after, &pinned)
+            diff(&before, &after)
         }
     };
     let adopted = (release && state.kind == LibraryKind::Plain).then(|| adopted(&state.tree, &found));
@@ -281,59 +260,53 @@ async fn plan_once(
         adopted,
         pins,
         task: task.clone(),
-        base: Base { index: state.index, tree: Arc::new(state.tree) },
+        base: state,
         changes: found.changes,
         options: options.clone(),
     })
 }
 
 /// The record of a release that an index lists.
-async fn recorded(backend: &S3Backend, library: &Library, index: &Index, release: u64) -> Result<Index> {
-    let note = index.releases.iter().find(|note| note.number == release).ok_or_else(|| {
+async fn recorded(access: &LibraryAccess, index: &Index, release: u64) -> Result<Index> {
+    let library = &access.library;
+    let note = index.listed(release).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{library} has no release {release}, or no longer lists it"))
             .with_hint("`admin releases` lists those that can be used")
     })?;
     if note.id == index.id {
         return Ok(index.clone());
     }
-    read_record(backend, library, note.number, &note.id).await
+    access.read_record(note).await
 }
 
 /// The files of a release whose paths start so, from their blobs.
 fn stored(index: &Index, start: &str) -> BTreeMap<String, NewFile> {
     let within = index.files.iter().filter(|(path, _)| path.starts_with(start));
-    within
-        .map(|(path, file)| {
-            let (size, sha256, content) = (file.size, file.sha256, NewContent::Blob(file.blob.clone()));
-            (path.clone(), NewFile { name: path.clone(), size, sha256, content })
-        })
-        .collect()
+    let new = within.map(|(path, file)| {
+        let (size, sha256, content) = (file.size, file.sha256, NewContent::Blob(file.blob.clone()));
+        (path.clone(), NewFile { name: path.clone(), size, sha256, content })
+    });
+    new.collect()
 }
 
-/// The digests of files as they are stored, where they could be the same as what is to be published; `None` for
-/// content that is damaged or lost.
+/// The digests of files as they are stored, where they could be the same as what is to be published.
 async fn digests(backend: &S3Backend, tree: &Union, new: &NewLibrary) -> Result<Digests> {
     let candidates = paths(new).filter_map(|(path, file)| {
         let found = tree.file(&path)?;
         (found.meta.size == file.size).then_some((path, found))
     });
-    let reads: Vec<_> = candidates
-        .map(|(path, found)| async move {
-            let location = VirtualPath::in_skills(&path)?;
-            let digest = match backend.digest_listed(&location, found, 0).await {
-                Ok((sha256, _)) => Some(sha256),
-                Err(error) if found.blob.is_some() && is_lost(&error) => None,
-                Err(error) => return Err(error),
-            };
-            Ok::<_, Error>((path, digest))
-        })
-        .collect();
-    stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await
-}
-
-/// A blob that is damaged, or not there.
-fn is_lost(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable)
+    // A blob that is damaged, or not there.
+    let is_lost = |error: &Error| matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable);
+    let reads = candidates.map(|(path, found)| async move {
+        let location = VirtualPath::in_skills(&path)?;
+        let digest = match backend.digest_listed(&location, found, 0).await {
+            Ok((sha256, _)) => Some(sha256),
+            Err(error) if found.blob.is_some() && is_lost(&error) => None,
+            Err(error) => return Err(error),
+        };
+        Ok((path, digest))
+    });
+    Ok(at_once(READS_AT_ONCE, reads.collect()).await?.into_iter().collect())
 }
 
 /// Whether a path is the description of a category.

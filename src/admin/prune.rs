@@ -7,20 +7,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 
-use super::library::{read_index, read_record};
+use super::library::{LibraryAccess, READS_AT_ONCE, at_once};
 use super::protocol::{self, Retention};
 use crate::ambient::Instant;
-use crate::backend::{S3Backend, SkillFs};
+use crate::backend::SkillFs;
 use crate::error::Result;
 use crate::index::Index;
 use crate::mount::Library;
 use crate::store::Meta;
-
-/// Requests at once.
-const AT_ONCE: usize = 32;
 
 /// What was deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -45,14 +41,14 @@ impl SkillFs {
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the index or a listed release cannot be read: nothing
     /// is deleted then.
     pub async fn prune(&self, library: &Library) -> Result<Pruned> {
-        let backend = self.own_session(&library.session()).fresh();
-        prune(&backend, library, self.retention()).await
+        prune(&self.access(library), self.retention()).await
     }
 }
 
-pub(super) async fn prune(backend: &S3Backend, library: &Library, retention: Retention) -> Result<Pruned> {
+pub(super) async fn prune(access: &LibraryAccess, retention: Retention) -> Result<Pruned> {
+    let LibraryAccess { backend, library } = access;
     let began = Instant::now();
-    let Some(index) = read_index(backend, library).await?.map(|found| found.value) else {
+    let Some(index) = access.read_index().await?.map(|found| found.value) else {
         return Ok(Pruned::default());
     };
     // By the time before the index was read: a push may since have committed what is young by now.
@@ -64,8 +60,8 @@ pub(super) async fn prune(backend: &S3Backend, library: &Library, retention: Ret
         );
     };
     name(&index);
-    for note in index.releases.iter().filter(|note| note.id != index.id) {
-        name(&read_record(backend, library, note.number, &note.id).await?);
+    for note in index.earlier_releases() {
+        name(&access.read_record(note).await?);
     }
     named
         .extend(index.releases.iter().map(|note| library.release(note.number, &note.id).as_str().to_owned()));
@@ -86,8 +82,7 @@ pub(super) async fn prune(backend: &S3Backend, library: &Library, retention: Ret
             garbage.extend(library.listed_beside(&key).map(|key| (key, meta)));
         }
     }
-    let deletions: Vec<_> =
-        garbage.iter().map(|(key, meta)| backend.store().delete_version(key, meta)).collect();
-    let _: Vec<bool> = stream::iter(deletions).buffer_unordered(AT_ONCE).try_collect().await?;
+    let deletions = garbage.iter().map(|(key, meta)| backend.store().delete_version(key, meta)).collect();
+    at_once(READS_AT_ONCE, deletions).await?;
     Ok(pruned)
 }

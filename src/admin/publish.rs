@@ -5,28 +5,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
+use bytes::Bytes;
 use serde::Serialize;
 use tracing::instrument;
 
 use super::compare::{Action, Change};
 use super::drift::Drift;
 use super::library::{
-    LibraryKind, LibraryState, Versioned, fresh_id, nothing_there, read_index, write_document,
+    LibraryAccess, LibraryKind, READS_AT_ONCE, Versioned, at_once, nothing_there, only_over,
 };
 use super::mirror::{Mirrored, Mirroring};
-use super::new::{IntoKind, PushOptions};
-use super::new::{NewContent, NewFile};
+use super::new::{IntoKind, NewContent, NewFile, PushOptions};
 use super::plan::{Plan, Task};
 use super::protocol::{self, Commit};
-use super::release::{AdoptedFile, PendingRelease, next_index};
+use super::release::{PendingRelease, next_index};
 use super::work::{AT_ONCE, PushWatch, Transfers};
 use super::{plain, prune};
 use crate::ambient::Instant;
-use crate::backend::{S3Backend, SkillFs};
+use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, IndexKind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
+use crate::store::Condition;
 
 /// Every so many releases, objects that nothing refers to are pruned.
 const PRUNE_EVERY: u64 = 10;
@@ -89,56 +89,62 @@ impl SkillFs {
             ..Published::default()
         };
         let library = &plan.library;
-        let backend = self.own_session(&library.session()).fresh();
+        let publisher = Publisher { fs: self, access: self.access(library), watch };
+        let access = &publisher.access;
+        if plan.changes() {
+            access.backend.check_conditions(library).await?;
+        }
         if !plan.makes_release {
             if plan.changes() {
-                backend.check_conditions(library).await?;
-                (published.uploaded, published.uploaded_bytes) = plain::write(&backend, plan, watch).await?;
+                (published.uploaded, published.uploaded_bytes) = plain::write(access, plan, watch).await?;
             }
             return Ok(published);
         }
-        let mirroring = |own, contents| Mirroring {
-            own,
-            contents,
+        let mirroring = Mirroring {
             adopting: plan.adopted.is_some(),
             // What was uploaded to a plain library meanwhile becomes a release, and is never replaced.
             overwrite: plan.options.overwrite && plan.adopted.is_none(),
-            ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
+            ..Mirroring::new(access, self.conflict_patience(), watch)
         };
         if !plan.changes() {
             // What a push that was killed has left behind is completed.
-            if let Some(index) = plan.base.index.as_ref().filter(|_| plan.kind.is_published()) {
-                let mirroring = mirroring(None, BTreeMap::new());
-                let done = mirroring.complete((*index.value).clone(), None, BTreeMap::new()).await;
-                note_mirror(&mut published, done);
+            if let Some(index) = plan.base.index.as_ref().filter(|index| index.value.is_published()) {
+                note_mirror(&mut published, mirroring.complete(index.value.clone()).await);
             }
             return Ok(published);
         }
-        backend.check_conditions(library).await?;
         let mut upload = PendingRelease {
-            id: fresh_id(&backend)?,
-            began: backend.server_time(),
+            id: access.fresh_id()?,
+            began: access.backend.server_time(),
             blobs: BTreeSet::new(),
             files: 0,
             bytes: 0,
         };
-        let adopted = adopt(&backend, plan, &mut upload, watch).await?;
-        let (index, base) = self.commit(&backend, plan, &adopted, &mut upload, watch).await?;
+        let adopted = publisher.adopt(plan, &mut upload).await?;
+        let (index, base) = publisher.commit(plan, &adopted, &mut upload).await?;
         (published.release, published.id) = (Some(index.release), Some(upload.id.clone()));
         (published.uploaded, published.uploaded_bytes) = (upload.files, upload.bytes);
         // What was in a plain library, and what the release replaces of it, is the mirror's to write.
-        let adopted = adopted.into_iter().map(|file| (file.path, (file.etag, Some(file.sha256))));
+        let adopted = adopted.into_iter().filter_map(|file| match file.content {
+            NewContent::Key(etag) => Some((file.name, (etag, Some(file.sha256)))),
+            _ => None,
+        });
         let replaced = plan.changes.iter().filter(|_| plan.adopted.is_some());
         let replaced =
             replaced.filter_map(|change| Some((change.path.clone(), (change.before.clone()?, None))));
-        let keys = adopted.chain(replaced).collect();
-        let contents = plan.changes.iter().filter_map(|change| change.after.as_ref());
-        let contents = contents.map(|file| (file.sha256, file.content.clone())).collect();
+        let new = plan.changes.iter().filter_map(|change| change.after.as_ref());
         let number = index.release;
-        let done = mirroring(Some(&upload.id), contents).complete(index, base.as_deref(), keys).await;
+        let mirroring = Mirroring {
+            own: Some(&upload.id),
+            base: base.as_deref(),
+            keys: adopted.chain(replaced).collect(),
+            contents: new.map(|file| (file.sha256, file.content.clone())).collect(),
+            ..mirroring
+        };
+        let done = mirroring.complete(index).await;
         note_mirror(&mut published, done);
         if plan.adopted.is_some() && !published.drift.is_empty() {
-            match self.publish_uploaded_meanwhile(library, &plan.options, watch).await {
+            match publisher.publish_uploaded_meanwhile(&plan.options).await {
                 Ok(second) => {
                     published.uploaded_meanwhile = second.release;
                     (published.drift, published.mirror_error) = (second.drift, second.mirror_error);
@@ -147,126 +153,11 @@ impl SkillFs {
             }
         }
         if number.is_multiple_of(PRUNE_EVERY)
-            && let Err(error) = prune::prune(&backend, library, self.retention()).await
+            && let Err(error) = prune::prune(access, self.retention()).await
         {
             tracing::warn!("{library} could not be pruned: {error}");
         }
         Ok(published)
-    }
-
-    /// What was uploaded to a plain library while it was published becomes a second release.
-    async fn publish_uploaded_meanwhile(
-        &self,
-        library: &Library,
-        options: &PushOptions,
-        watch: PushWatch<'_>,
-    ) -> Result<Published> {
-        let source = "uploaded while the library was published".to_owned();
-        let options = PushOptions { source, into: IntoKind::Same, ..options.clone() };
-        let plan = self.plan_task(library, Task::Index, &options).await?;
-        Box::pin(self.publish(&plan, watch)).await
-    }
-
-    /// Uploads, records and commits a release. The index that was committed, and the one it was made on.
-    async fn commit(
-        &self,
-        backend: &S3Backend,
-        plan: &Plan,
-        adopted: &[AdoptedFile],
-        upload: &mut PendingRelease,
-        watch: PushWatch<'_>,
-    ) -> Result<(Index, Option<Arc<Index>>)> {
-        let library = &plan.library;
-        let mut deadline = None;
-        let mut replanned: Option<Plan> = None;
-        let mut round = 0;
-        loop {
-            let plan = replanned.as_ref().unwrap_or(plan);
-            let base = plan.base.index.as_ref();
-            upload_changes(backend, plan, upload, watch).await?;
-            if self.is_expired(backend, upload.began) {
-                return Err(Error::new(
-                    ErrorKind::Timeout,
-                    "the push took too long: what it uploaded may be pruned",
-                )
-                .with_hint("nothing of it is visible; push again"));
-            }
-            let index = next_index(backend, plan, adopted, upload, self.retention()).await?;
-            let bytes = encode(&index, library)?;
-            let record = library.release(index.release, &index.id);
-            let written = write_document(backend, &record, bytes.clone(), None).await;
-            written.map_err(|e| e.during("write a release of", library))?;
-            if self.swap(backend, library, &index, bytes, base, upload.began).await? {
-                return Ok((index, base.map(|base| base.value.clone())));
-            }
-            let overtaken = || {
-                Error::new(ErrorKind::Conflict, format!("another release of {library} was committed first"))
-                    .with_hint("nothing of this one is visible; run it again to see what would change now")
-            };
-            // What looked like drift may have been a key of that release.
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.conflict_patience());
-            if matches!(plan.task, Task::Index) || Instant::now() >= deadline {
-                return Err(overtaken());
-            }
-            round += 1;
-            backend.store().pause(round).await;
-            let again = self.plan_task(library, plan.task.clone(), &plan.options).await?;
-            if !plan.is_same_change(&again) {
-                return Err(overtaken());
-            }
-            replanned = Some(again);
-        }
-    }
-
-    /// The compare-and-swap. `false` when another release was committed first.
-    async fn swap(
-        &self,
-        backend: &S3Backend,
-        library: &Library,
-        index: &Index,
-        bytes: Vec<u8>,
-        base: Option<&Versioned<Arc<Index>>>,
-        began: SystemTime,
-    ) -> Result<bool> {
-        let deadline = Instant::now() + self.conflict_patience();
-        let seen = base.map(|base| base.etag.as_str());
-        let mut round = 0;
-        loop {
-            let put = write_document(backend, &library.index(), bytes.clone(), seen).await;
-            backend.library_changed();
-            let failed = match put {
-                Ok(Some(_)) => return Ok(true),
-                Ok(None) => None,
-                Err(error) if error.may_have_taken_effect() || error.kind() == ErrorKind::Conflict => {
-                    Some(error)
-                }
-                Err(error) => return Err(error.during("write the index of", library)),
-            };
-            // It may have taken effect all the same: the index itself tells.
-            let now = read_index(backend, library).await.map_err(Error::uncertain)?;
-            let lists_ours =
-                now.as_ref().is_some_and(|now| now.value.id == index.id || now.value.lists(&index.id));
-            let is_base = now.as_ref().map(|now| now.etag.as_str()) == seen;
-            match protocol::commit(lists_ours, is_base, self.is_expired(backend, began)) {
-                Commit::Done => return Ok(true),
-                Commit::Lost => return Ok(false),
-                Commit::Resend if Instant::now() < deadline => {
-                    round += 1;
-                    backend.store().pause(round).await;
-                }
-                Commit::Resend | Commit::Unknown => {
-                    let lost = || Error::new(ErrorKind::Conflict, "the index could not be replaced");
-                    return Err(
-                        Error::uncertain(failed.unwrap_or_else(lost)).during("write the index of", library)
-                    );
-                }
-            }
-        }
-    }
-
-    fn is_expired(&self, backend: &S3Backend, began: SystemTime) -> bool {
-        let age = backend.server_time().duration_since(began).unwrap_or_default();
-        protocol::push_expired(age, self.retention())
     }
 
     /// Makes a published library plain: its keys are completed, and from then on they are what readers see. Its
@@ -276,66 +167,48 @@ impl SkillFs {
     /// [`ErrorKind::Conflict`] when others have changed keys: publish or revert that first.
     #[instrument(name = "unpublish", skip_all, fields(%library))]
     pub async fn unpublish(&self, library: &Library, watch: PushWatch<'_>) -> Result<()> {
-        let backend = self.own_session(&library.session()).fresh();
-        backend.check_conditions(library).await?;
+        let publisher = Publisher { fs: self, access: self.access(library), watch };
+        let access = &publisher.access;
+        access.backend.check_conditions(library).await?;
         loop {
-            let found = match read_index(&backend, library).await? {
-                Some(found) => found,
-                None if LibraryState::load(&backend, library).await?.kind == LibraryKind::Empty => {
+            let base = match access.read_index().await? {
+                Some(found) if found.value.is_published() => found,
+                None if access.load().await?.kind == LibraryKind::Empty => {
                     return Err(nothing_there(library));
                 }
-                None => return Err(plain_already(library)),
+                _ => {
+                    let message = format!("{library} is plain already");
+                    return Err(Error::new(ErrorKind::InvalidInput, message)
+                        .with_hint("its keys are what sessions see; there is nothing to do"));
+                }
             };
-            let Versioned { value: index, etag, modified } = found;
-            if !index.is_published() {
-                return Err(plain_already(library));
-            }
-            let mirroring = Mirroring {
-                thorough: true,
-                ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
-            };
-            let mirrored = mirroring.complete(index.clone(), None, BTreeMap::new()).await?;
-            let Mirrored { drift, settled } = mirrored;
+            let mirroring =
+                Mirroring { thorough: true, ..Mirroring::new(access, self.conflict_patience(), watch) };
+            let Mirrored { drift, settled } = mirroring.complete(base.value.clone()).await?;
             if let Some(first) = drift.first() {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    match drift.len() {
-                        1 => format!("others have changed `{}` of {library}", first.path),
-                        files => {
-                            format!(
-                                "others have changed {files} files of {library}, such as `{}`",
-                                first.path
-                            )
-                        }
-                    },
-                )
-                .with_hint(
+                let path = &first.path;
+                let message = match drift.len() {
+                    1 => format!("others have changed `{path}` of {library}"),
+                    files => format!("others have changed {files} files of {library}, such as `{path}`"),
+                };
+                return Err(Error::new(ErrorKind::Conflict, message).with_hint(
                     "publish that with `admin index`, or revert it with `admin verify --repair --overwrite`",
                 ));
             }
             if !settled {
-                return Err(Error::new(
-                    ErrorKind::Conflict,
-                    format!(
-                        "several have published to {library} at once, and one may still be writing its keys"
-                    ),
-                )
-                .with_hint("try again in an hour"));
+                let message = format!(
+                    "several have published to {library} at once, and one may still be writing its keys"
+                );
+                return Err(Error::new(ErrorKind::Conflict, message).with_hint("try again in an hour"));
             }
-            let Index { release, releases, .. } = index.clone();
-            let plain = Index { release, releases, ..Index::new(IndexKind::Plain, fresh_id(&backend)?) };
+            let (release, releases) = (base.value.release, base.value.releases.clone());
+            let plain = Index { release, releases, ..Index::new(IndexKind::Plain, access.fresh_id()?) };
             let bytes = encode(&plain, library)?;
-            let base = Versioned { value: Arc::new(index), etag, modified };
-            if self.swap(&backend, library, &plain, bytes, Some(&base), backend.server_time()).await? {
+            if publisher.swap(&plain, bytes, Some(&base), access.backend.server_time()).await? {
                 return Ok(());
             }
         }
     }
-}
-
-fn plain_already(library: &Library) -> Error {
-    Error::new(ErrorKind::InvalidInput, format!("{library} is plain already"))
-        .with_hint("its keys are what sessions see; there is nothing to do")
 }
 
 /// A mirror that is incomplete is told, and is not a failure: the release is committed.
@@ -346,37 +219,130 @@ fn note_mirror(published: &mut Published, done: Result<Mirrored>) {
     }
 }
 
-pub(super) fn encode(index: &Index, library: &Library) -> Result<Vec<u8>> {
+fn encode(index: &Index, library: &Library) -> Result<Bytes> {
     let internal = |e| Error::new(ErrorKind::Internal, "the index could not be written").with_source(e);
-    let bytes = index.encode().map_err(internal)?;
+    let bytes = Bytes::from(index.encode().map_err(internal)?);
     let size = bytes.len() as u64;
     if size <= MAX_BYTES {
         return Ok(bytes);
     }
-    Err(Error::new(
-        ErrorKind::TooLarge,
-        format!("the index of {library} would have {size} bytes; the limit is {MAX_BYTES}"),
-    )
-    .with_hint("split the library"))
+    let message = format!("the index of {library} would have {size} bytes; the limit is {MAX_BYTES}");
+    Err(Error::new(ErrorKind::TooLarge, message).with_hint("split the library"))
 }
 
-/// Reads what a plain library contains and uploads it, as far as the plan does not replace it.
-async fn adopt(
-    backend: &S3Backend,
-    plan: &Plan,
-    upload: &mut PendingRelease,
-    watch: PushWatch<'_>,
-) -> Result<Vec<AdoptedFile>> {
-    let Some(adopted) = &plan.adopted else { return Ok(Vec::new()) };
-    let work = Transfers::new(backend, &plan.library, "adopting", (adopted.files, adopted.bytes), watch);
-    let changed: BTreeSet<&str> = plan.changes.iter().map(|change| change.path.as_str()).collect();
-    let (work, id) = (&work, &upload.id);
-    let reads: Vec<_> = plan
-        .base
-        .tree
-        .files_in("")
-        .filter(|(path, _)| !changed.contains(path))
-        .map(|(path, found)| async move {
+/// What the steps of a release share.
+struct Publisher<'a> {
+    fs: &'a SkillFs,
+    access: LibraryAccess,
+    watch: PushWatch<'a>,
+}
+
+impl Publisher<'_> {
+    /// Uploads, records and commits a release. The index that was committed, and the one it was made on.
+    async fn commit(
+        &self,
+        plan: &Plan,
+        adopted: &[NewFile],
+        upload: &mut PendingRelease,
+    ) -> Result<(Arc<Index>, Option<Arc<Index>>)> {
+        let (access, library) = (&self.access, &plan.library);
+        let mut deadline = None;
+        let mut replanned: Option<Plan> = None;
+        let mut round = 0;
+        loop {
+            let plan = replanned.as_ref().unwrap_or(plan);
+            let base = plan.base.index.as_ref();
+            self.upload_changes(plan, upload).await?;
+            if self.is_expired(upload.began) {
+                let message = "the push took too long: what it uploaded may be pruned";
+                return Err(
+                    Error::new(ErrorKind::Timeout, message).with_hint("nothing of it is visible; push again")
+                );
+            }
+            let index = next_index(access, plan, adopted, upload, self.fs.retention()).await?;
+            let bytes = encode(&index, library)?;
+            let record = library.release(index.release, &index.id);
+            let written = access.backend.put_document(&record, bytes.clone(), Condition::Absent).await;
+            written.map_err(|e| e.during("write a release of", library))?;
+            if self.swap(&index, bytes, base, upload.began).await? {
+                return Ok((Arc::new(index), base.map(|base| base.value.clone())));
+            }
+            let overtaken = || {
+                Error::new(ErrorKind::Conflict, format!("another release of {library} was committed first"))
+                    .with_hint("nothing of this one is visible; run it again to see what would change now")
+            };
+            // What looked like drift may have been a key of that release.
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.fs.conflict_patience());
+            if matches!(plan.task, Task::Index) || Instant::now() >= deadline {
+                return Err(overtaken());
+            }
+            round += 1;
+            access.backend.store().pause(round).await;
+            let again = self.fs.plan_task(library, plan.task.clone(), &plan.options).await?;
+            if !plan.is_same_change(&again) {
+                return Err(overtaken());
+            }
+            replanned = Some(again);
+        }
+    }
+
+    /// The compare-and-swap. `false` when another release was committed first.
+    async fn swap(
+        &self,
+        index: &Index,
+        bytes: Bytes,
+        base: Option<&Versioned<Arc<Index>>>,
+        began: SystemTime,
+    ) -> Result<bool> {
+        let LibraryAccess { backend, library } = &self.access;
+        let deadline = Instant::now() + self.fs.conflict_patience();
+        let seen = base.map(|base| base.etag.as_str());
+        let mut round = 0;
+        loop {
+            let put = backend.put_document(&library.index(), bytes.clone(), only_over(seen)).await;
+            backend.library_changed();
+            let failed = match put {
+                Ok(Some(_)) => return Ok(true),
+                Ok(None) => None,
+                Err(error) if error.may_have_taken_effect() || error.kind() == ErrorKind::Conflict => {
+                    Some(error)
+                }
+                Err(error) => return Err(error.during("write the index of", library)),
+            };
+            // It may have taken effect all the same: the index itself tells.
+            let now = self.access.read_index().await.map_err(Error::uncertain)?;
+            let lists_ours =
+                now.as_ref().is_some_and(|now| now.value.id == index.id || now.value.lists(&index.id));
+            let is_base = now.as_ref().map(|now| now.etag.as_str()) == seen;
+            match protocol::commit(lists_ours, is_base, self.is_expired(began)) {
+                Commit::Done => return Ok(true),
+                Commit::Lost => return Ok(false),
+                Commit::Resend if Instant::now() < deadline => {
+                    round += 1;
+                    backend.store().pause(round).await;
+                }
+                Commit::Resend | Commit::Unknown => {
+                    let lost = || Error::new(ErrorKind::Conflict, "the index could not be replaced");
+                    let error = Error::uncertain(failed.unwrap_or_else(lost));
+                    return Err(error.during("write the index of", library));
+                }
+            }
+        }
+    }
+
+    fn is_expired(&self, began: SystemTime) -> bool {
+        let age = self.access.backend.server_time().duration_since(began).unwrap_or_default();
+        protocol::push_expired(age, self.fs.retention())
+    }
+
+    /// Reads what a plain library contains and uploads it, as far as the plan does not replace it.
+    async fn adopt(&self, plan: &Plan, upload: &mut PendingRelease) -> Result<Vec<NewFile>> {
+        let Some(adopted) = &plan.adopted else { return Ok(Vec::new()) };
+        let work = Transfers::new(&self.access, "adopting", (adopted.files, adopted.bytes), self.watch);
+        let changed: BTreeSet<&str> = plan.changes.iter().map(|change| change.path.as_str()).collect();
+        let (work, id) = (&work, &upload.id);
+        let kept = plan.base.tree.files_in("").filter(|(path, _)| !changed.contains(path));
+        let reads = kept.map(|(path, found)| async move {
             let etag = found.meta.etag.clone().unwrap_or_default();
             let bytes = {
                 let _room = work.room(found.meta.size).await?;
@@ -384,48 +350,41 @@ async fn adopt(
             };
             let file = NewFile::new(path, bytes);
             work.upload(path, &file, id, None).await?;
-            let NewFile { size, sha256, .. } = file;
-            Ok::<_, Error>(AdoptedFile { path: path.to_owned(), etag, size, sha256 })
-        })
-        .collect();
-    let adopted: Vec<AdoptedFile> = stream::iter(reads).buffer_unordered(AT_ONCE / 2).try_collect().await?;
-    upload.blobs.extend(adopted.iter().map(|file| file.sha256));
-    upload.files += adopted.len() as u64;
-    upload.bytes += adopted.iter().map(|file| file.size).sum::<u64>();
-    Ok(adopted)
-}
+            Ok(NewFile { content: NewContent::Key(etag), ..file })
+        });
+        let adopted = at_once(READS_AT_ONCE, reads.collect()).await?;
+        upload.add(adopted.iter());
+        Ok(adopted)
+    }
 
-/// Uploads what the index that the commit is conditional on does not name.
-async fn upload_changes(
-    backend: &S3Backend,
-    plan: &Plan,
-    upload: &mut PendingRelease,
-    watch: PushWatch<'_>,
-) -> Result<()> {
-    let named: BTreeSet<Digest> =
-        plan.base.index.iter().flat_map(|base| base.value.blobs()).map(|(sha256, _)| sha256).collect();
-    let mut wanted: BTreeMap<Digest, (&str, &NewFile)> = BTreeMap::new();
-    for Change { path, after, .. } in &plan.changes {
-        let Some(file) = after else { continue };
-        // A blob of a release that the base lists is as good as one that the base names.
-        let stored = matches!(file.content, NewContent::Blob(_));
-        let named = named.contains(&file.sha256) && !plan.options.overwrite;
-        if !stored && !named && !upload.blobs.contains(&file.sha256) {
-            wanted.insert(file.sha256, (path, file));
+    /// Uploads what the index that the commit is conditional on does not name.
+    async fn upload_changes(&self, plan: &Plan, upload: &mut PendingRelease) -> Result<()> {
+        let named: BTreeSet<Digest> =
+            plan.base.index().iter().flat_map(|base| base.blobs()).map(|(sha256, _)| sha256).collect();
+        let mut wanted: BTreeMap<Digest, (&str, &NewFile)> = BTreeMap::new();
+        for Change { path, after, .. } in &plan.changes {
+            let Some(file) = after else { continue };
+            // A blob of a release that the base lists is as good as one that the base names.
+            let stored = matches!(file.content, NewContent::Blob(_));
+            let named = named.contains(&file.sha256) && !plan.options.overwrite;
+            if !stored && !named && !upload.blobs.contains(&file.sha256) {
+                wanted.insert(file.sha256, (path, file));
+            }
         }
+        let total = (wanted.len() as u64, wanted.values().map(|(_, file)| file.size).sum());
+        let work = Transfers::new(&self.access, "uploading", total, self.watch);
+        let from = plan.options.copy_from.as_ref();
+        let uploads = wanted.values().map(|(path, file)| work.upload(path, file, &upload.id, from));
+        at_once(AT_ONCE, uploads.collect()).await?;
+        upload.add(wanted.into_values().map(|(_, file)| file));
+        Ok(())
     }
-    let total = (wanted.len() as u64, wanted.values().map(|(_, file)| file.size).sum());
-    let work = Transfers::new(backend, &plan.library, "uploading", total, watch);
-    let from = plan.options.copy_from.as_ref().map(|(library, id)| (library, id));
-    let uploads: Vec<_> =
-        wanted.values().map(|(path, file)| work.upload(path, file, &upload.id, from)).collect();
-    let mut uploads = stream::iter(uploads).buffer_unordered(AT_ONCE);
-    while let Some(done) = uploads.next().await {
-        done?;
+
+    /// What was uploaded to a plain library while it was published becomes a second release.
+    async fn publish_uploaded_meanwhile(&self, options: &PushOptions) -> Result<Published> {
+        let source = "uploaded while the library was published".to_owned();
+        let options = PushOptions { source, into: IntoKind::Same, ..options.clone() };
+        let plan = self.fs.plan_task(&self.access.library, Task::Index, &options).await?;
+        Box::pin(self.fs.publish(&plan, self.watch)).await
     }
-    drop(uploads);
-    upload.blobs.extend(wanted.keys().copied());
-    upload.files += total.0;
-    upload.bytes += total.1;
-    Ok(())
 }

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
 use super::compare::{Action, Change};
-use super::new::NewContent;
+use super::library::{LibraryAccess, at_once};
+use super::new::{NewContent, NewFile};
 use super::plan::{Plan, described_category};
 use super::protocol::{self, Retention};
-use super::work::{AT_ONCE, PushProgress, Transfers};
+use super::work::{AT_ONCE, Transfers};
 use crate::ambient::unix_seconds;
-use crate::backend::{S3Backend, find_skills};
-use crate::error::{Error, Result};
+use crate::backend::find_skills;
+use crate::error::Result;
 use crate::index::{BlobOrigin, Digest, Index, IndexKind, IndexedFile, ReleaseId, ReleaseNote};
 use crate::manifest::read_description;
 use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
@@ -27,24 +26,27 @@ pub(super) struct PendingRelease {
     pub(super) bytes: u64,
 }
 
-/// A file of a plain library that becomes part of its first release.
-pub(super) struct AdoptedFile {
-    pub(super) path: String,
-    pub(super) etag: String,
-    pub(super) size: u64,
-    pub(super) sha256: Digest,
+impl PendingRelease {
+    /// Counts files whose content was uploaded.
+    pub(super) fn add<'a>(&mut self, uploaded: impl Iterator<Item = &'a NewFile>) {
+        for file in uploaded {
+            self.blobs.insert(file.sha256);
+            self.files += 1;
+            self.bytes += file.size;
+        }
+    }
 }
 
-/// The index of the release that a plan makes.
+/// The index of the release that a plan makes. `adopted` is what a plain library contained, by its path.
 pub(super) async fn next_index(
-    backend: &S3Backend,
+    access: &LibraryAccess,
     plan: &Plan,
-    adopted: &[AdoptedFile],
+    adopted: &[NewFile],
     upload: &PendingRelease,
     retention: Retention,
 ) -> Result<Index> {
-    let at = unix_seconds(backend.server_time());
-    let base = plan.base.index.as_ref().map(|base| &*base.value);
+    let at = unix_seconds(access.backend.server_time());
+    let base = plan.base.index();
     let number = base.map_or(0, |base| base.release).saturating_add(1);
     let origin = Arc::new(BlobOrigin { id: upload.id.clone(), release: number, at });
     let mut index = Index::new(IndexKind::Published, upload.id.clone());
@@ -56,14 +58,10 @@ pub(super) async fn next_index(
             index.categories = base.categories.clone();
         }
     }
-    for file in adopted {
-        let AdoptedFile { path, size, sha256, .. } = file;
-        let (blob, since) = (origin.clone(), origin.clone());
-        index.files.insert(path.clone(), IndexedFile { size: *size, sha256: *sha256, blob, since });
-    }
     let named: BTreeMap<Digest, &Arc<BlobOrigin>> = base.iter().flat_map(|base| base.blobs()).collect();
-    for Change { path, after, .. } in &plan.changes {
-        let Some(file) = after else {
+    let changed = plan.changes.iter().map(|Change { path, after, .. }| (path, after.as_ref()));
+    for (path, file) in adopted.iter().map(|file| (&file.name, Some(file))).chain(changed) {
+        let Some(file) = file else {
             index.files.remove(path);
             continue;
         };
@@ -85,7 +83,7 @@ pub(super) async fn next_index(
             None => index.pins.remove(skill),
         };
     }
-    tell_heads(backend, plan, adopted, &origin, &mut index).await?;
+    tell_heads(access, plan, adopted, &origin, &mut index).await?;
     index.releases.push(ReleaseNote {
         number,
         id: upload.id.clone(),
@@ -116,9 +114,9 @@ fn trim(index: &mut Index, now: u64, retention: Retention) {
 /// What the heads of the skills and the descriptions of the categories say: readers of the index see what readers of
 /// the files would. Only files that changed are read.
 async fn tell_heads(
-    backend: &S3Backend,
+    access: &LibraryAccess,
     plan: &Plan,
-    adopted: &[AdoptedFile],
+    adopted: &[NewFile],
     origin: &Arc<BlobOrigin>,
     index: &mut Index,
 ) -> Result<()> {
@@ -128,8 +126,8 @@ async fn tell_heads(
         .filter_map(|change| change.after.as_ref())
         .map(|file| (file.sha256, &file.content))
         .collect();
-    let etags: BTreeMap<&str, &str> =
-        adopted.iter().map(|file| (file.path.as_str(), file.etag.as_str())).collect();
+    let adopted: BTreeMap<&str, &NewContent> =
+        adopted.iter().map(|file| (file.name.as_str(), &file.content)).collect();
     let skills = find_skills(index.files.keys().map(String::as_str));
     let before: BTreeMap<&str, &str> =
         plan.base.tree.skills().map(|(path, place)| (path.as_str(), place.file.as_str())).collect();
@@ -147,23 +145,16 @@ async fn tell_heads(
             reads.push((path.clone(), file.clone(), None));
         }
     }
-    let silent = |_: PushProgress| ();
-    let work = Transfers::new(backend, &plan.library, "", (0, 0), &silent);
-    let (work, contents, etags) = (&work, &contents, &etags);
-    let reads: Vec<_> = reads
-        .into_iter()
-        .map(|(path, file, skill)| async move {
-            let content = match (contents.get(&file.sha256), etags.get(path.as_str())) {
-                (Some(content), _) => (*content).clone(),
-                (None, Some(etag)) => NewContent::MirrorKey((*etag).to_owned()),
-                (None, None) => NewContent::Blob(file.blob.clone()),
-            };
-            let _room = work.room(file.size).await?;
-            let bytes = work.content(&path, file.sha256, &content).await?;
-            Ok::<_, Error>((path, skill, file.size, bytes))
-        })
-        .collect();
-    let read: Vec<_> = stream::iter(reads).buffer_unordered(AT_ONCE).try_collect().await?;
+    let work = Transfers::new(access, "", (0, 0), &|_| ());
+    let (work, contents, adopted) = (&work, &contents, &adopted);
+    let reads = reads.into_iter().map(|(path, file, skill)| async move {
+        let blob = NewContent::Blob(file.blob.clone());
+        let content = contents.get(&file.sha256).or_else(|| adopted.get(path.as_str()));
+        let _room = work.room(file.size).await?;
+        let bytes = work.content(&path, file.sha256, content.copied().unwrap_or(&blob)).await?;
+        Ok((path, skill, file.size, bytes))
+    });
+    let read = at_once(AT_ONCE, reads.collect()).await?;
     index.heads.retain(|skill, _| skills.contains_key(skill.as_str()));
     let described: BTreeSet<String> =
         index.files.keys().filter_map(|path| described_category(path)).map(str::to_owned).collect();

@@ -3,13 +3,11 @@
 //!
 //! What is broken is what a verification found; afterwards the library is verified again.
 
-use std::collections::BTreeMap;
-
-use super::library::{Versioned, only_over, read_index};
+use super::library::{LibraryAccess, only_over};
 use super::mirror::Mirroring;
-use super::verify::{Intact, Problem, Verified, intact_releases, restorable, stored_blobs};
+use super::verify::{Intact, Problem, Verified, intact_releases, restorable};
 use super::work::PushWatch;
-use crate::backend::{S3Backend, SkillFs};
+use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::{Digest, Index};
 use crate::manifest::Severity;
@@ -42,29 +40,27 @@ impl SkillFs {
         watch: PushWatch<'_>,
     ) -> Result<Verified> {
         let before = self.verify(library, options.read, watch).await?;
-        let backend = self.own_session(&library.session()).fresh();
-        backend.check_conditions(library).await?;
+        let access = self.access(library);
+        access.backend.check_conditions(library).await?;
         if before.has(&["bad-index", "lost-index"]) {
             match &options.release {
-                Some(release) => restore_index(&backend, library, release).await?,
+                Some(release) => restore_index(&access, release).await?,
                 None => return Ok(before),
             }
         } else if options.release.is_some() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("the index of {library} is not damaged"),
-            )
-            .with_hint("to go back to a release: `admin rollback N`"));
+            let message = format!("the index of {library} is not damaged");
+            return Err(Error::new(ErrorKind::InvalidInput, message)
+                .with_hint("to go back to a release: `admin rollback N`"));
         }
-        if let Some(Versioned { value: index, .. }) = read_index(&backend, library).await? {
-            restore_blobs(&backend, library, &index, &before).await?;
+        if let Some(index) = access.read_index().await?.map(|found| found.value) {
+            restore_blobs(&access, &index, &before).await?;
             if index.is_published() {
                 let mirroring = Mirroring {
                     thorough: true,
                     overwrite: options.overwrite,
-                    ..Mirroring::new(&backend, library, self.conflict_patience(), watch)
+                    ..Mirroring::new(&access, self.conflict_patience(), watch)
                 };
-                mirroring.complete(index, None, BTreeMap::new()).await?;
+                mirroring.complete(index).await?;
             }
         }
         let mut after = self.verify(library, options.read, watch).await?;
@@ -81,22 +77,14 @@ impl SkillFs {
 }
 
 /// Writes blobs again from other copies of their content: the mirror's key, or a blob of another release.
-async fn restore_blobs(
-    backend: &S3Backend,
-    library: &Library,
-    index: &Index,
-    found: &Verified,
-) -> Result<()> {
-    let broken: Vec<&Problem> = found
-        .problems
-        .iter()
-        .filter(|problem| matches!(problem.code, "missing-blob" | "damaged-blob"))
-        .collect();
-    if broken.is_empty() {
+async fn restore_blobs(access: &LibraryAccess, index: &Index, found: &Verified) -> Result<()> {
+    const BROKEN: [&str; 2] = ["missing-blob", "damaged-blob"];
+    if !found.has(&BROKEN) {
         return Ok(());
     }
-    let stored = stored_blobs(backend, library).await?;
-    for Problem { path, .. } in broken {
+    let LibraryAccess { backend, library } = access;
+    let stored = access.stored_blobs().await?;
+    for Problem { path, .. } in found.problems.iter().filter(|problem| BROKEN.contains(&problem.code)) {
         let Some(file) = index.files.get(path) else { continue };
         let key = library.blob(file.sha256, &file.blob.id);
         let (_, mirrored) = library.file(path)?;
@@ -118,29 +106,26 @@ async fn restore_blobs(
 }
 
 /// The index of a release becomes the index again. Nothing is guessed: the release is named.
-async fn restore_index(backend: &S3Backend, library: &Library, release: &str) -> Result<()> {
-    let intact = intact_releases(backend, library).await?;
+async fn restore_index(access: &LibraryAccess, release: &str) -> Result<()> {
+    let LibraryAccess { backend, library } = access;
+    let intact = intact_releases(access).await?;
     let wanted: Vec<&Intact> = intact
         .iter()
         .filter(|intact| intact.name == release || intact.record.release.to_string() == release)
         .collect();
     let [wanted] = wanted.as_slice() else {
-        let names: Vec<_> = wanted.iter().map(|intact| intact.name.as_str()).collect();
-        let (kind, message) = match names.is_empty() {
-            true => (ErrorKind::NotFound, format!("{library} has no intact release `{}`", shorten(release))),
-            false => {
-                let names = names.join(", ");
-                (
-                    ErrorKind::Ambiguous,
-                    format!("two publishers wrote release {release}: {names}; only one was committed"),
-                )
-            }
+        let names = wanted.iter().map(|intact| intact.name.as_str()).collect::<Vec<_>>().join(", ");
+        let none = format!("{library} has no intact release `{}`", shorten(release));
+        let several = format!("two publishers wrote release {release}: {names}; only one was committed");
+        let error = match wanted.is_empty() {
+            true => Error::new(ErrorKind::NotFound, none),
+            false => Error::new(ErrorKind::Ambiguous, several),
         };
-        return Err(Error::new(kind, message).with_hint(restorable(&intact)));
+        return Err(error.with_hint(restorable(&intact)));
     };
     let conflict = || {
-        Error::new(ErrorKind::Conflict, format!("somebody else wrote the index of {library}"))
-            .with_hint("verify it again")
+        let message = format!("somebody else wrote the index of {library}");
+        Error::new(ErrorKind::Conflict, message).with_hint("verify it again")
     };
     // Only over what is still damaged, or not there.
     let seen = match backend.object(library.index().key()).await? {

@@ -1,25 +1,20 @@
 //! Verifying: the index, the blobs and the mirror of a library, compared with each other.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
-use super::compare::FileAction;
 use super::drift::{Drift, MirrorState, compare_mirror};
-use super::library::{LibraryKind, LibraryState, Versioned, nothing_there, read_record};
-use super::work::{PushProgress, PushWatch};
-use crate::backend::{S3Backend, SkillFs, Union};
-use crate::error::{Error, ErrorKind, Result};
-use crate::index::{Digest, Index};
+use super::library::{LibraryAccess, LibraryKind, LibraryState, READS_AT_ONCE, at_once, nothing_there};
+use super::work::{PushWatch, Transfers};
+use crate::backend::{SkillFs, Union};
+use crate::error::{ErrorKind, Result};
+use crate::index::{Digest, Index, ReleaseId};
 use crate::manifest::{Severity, validate};
 use crate::mount::Library;
 use crate::path::{VirtualPath, leaf};
 
-/// Objects that are read at once.
-const AT_ONCE: usize = 32;
 /// A longer `SKILL.md` is reported.
 const LARGE_SKILL_FILE: u64 = 1024 * 1024;
 /// So is a skill with more bytes or files: hosts may reject it.
@@ -29,6 +24,10 @@ const MANY_FILES: usize = 512;
 const JUDGED_BYTES: u64 = 1024 * 1024;
 /// The index, as a place of problems.
 const INDEX: &str = "index.json";
+/// What a blob that is missing or damaged means.
+const NOT_READABLE: &str = "so it cannot be read; `--repair` restores it from another copy; otherwise push the skill again with `--overwrite`";
+/// What an upload that was not completed means.
+const TORN_UPLOAD: &str = "a multipart upload was not completed: it is invisible, and is paid for; a lifecycle rule of the bucket removes it";
 
 /// Something that a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -67,14 +66,8 @@ impl Verified {
         self.problems.iter().all(|problem| problem.repaired || problem.severity == Severity::Info)
     }
 
-    fn say(
-        &mut self,
-        severity: Severity,
-        code: &'static str,
-        path: impl Into<String>,
-        message: impl Into<String>,
-    ) {
-        let (path, message) = (path.into(), message.into());
+    fn say(&mut self, severity: Severity, code: &'static str, path: &str, message: &str) {
+        let (path, message) = (path.to_owned(), message.to_owned());
         self.problems.push(Problem { severity, code, path, message, repaired: false });
     }
 
@@ -104,26 +97,21 @@ impl SkillFs {
     /// Those of the storage; [`ErrorKind::NotFound`] when there is nothing at all.
     #[instrument(name = "verify", skip_all, fields(%library))]
     pub async fn verify(&self, library: &Library, read: bool, watch: PushWatch<'_>) -> Result<Verified> {
-        let backend = self.own_session(&library.session()).fresh();
+        let access = self.access(library);
         let mut found = Verified::default();
-        match LibraryState::load(&backend, library).await {
-            Ok(state) => self.verify_state(&backend, library, state, read, &mut found, watch).await?,
+        match access.load().await {
+            Ok(state) => verify_state(&access, &state, read, &mut found, watch).await?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let intact = intact_releases(&backend, library).await?;
+                let intact = intact_releases(&access).await?;
                 let message = format!("{}; {}", error.message(), restorable(&intact));
-                found.say(Severity::Error, "bad-index", INDEX, message);
+                found.say(Severity::Error, "bad-index", INDEX, &message);
             }
             Err(error) => return Err(error),
         }
-        match backend.store().unfinished_uploads(&library.everything()).await {
+        match access.backend.store().unfinished_uploads(&library.everything()).await {
             Ok(keys) => {
                 for key in keys {
-                    found.say(
-                        Severity::Warning,
-                        "torn-upload",
-                        key,
-                        "a multipart upload was not completed: it is invisible, and is paid for; a lifecycle rule of the bucket removes it",
-                    );
+                    found.say(Severity::Warning, "torn-upload", &key, TORN_UPLOAD);
                 }
             }
             // Not every server lists them, and not every administrator may.
@@ -132,122 +120,94 @@ impl SkillFs {
         found.sort();
         Ok(found)
     }
+}
 
-    async fn verify_state(
-        &self,
-        backend: &S3Backend,
-        library: &Library,
-        state: LibraryState,
-        read: bool,
-        found: &mut Verified,
-        watch: PushWatch<'_>,
-    ) -> Result<()> {
-        for key in &state.tree.unnameable {
-            found.say(
-                Severity::Warning,
-                "unreachable-key",
-                key,
-                "no path can name this key, so no session sees it; rename it with an S3 tool",
-            );
-        }
-        sizes(&state.tree, found);
-        if state.index.is_none() {
-            let intact = intact_releases(backend, library).await?;
-            if !intact.is_empty() {
-                let message = format!(
-                    "the library has releases and no index, so it is read as plain; {}",
-                    restorable(&intact)
-                );
-                found.say(Severity::Error, "lost-index", INDEX, message);
-            } else if state.kind == LibraryKind::Empty {
-                return Err(nothing_there(library));
-            }
-        }
-        let mut blobs = BTreeSet::new();
-        if let Some(Versioned { value: index, .. }) = &state.index {
-            blobs = stored_blobs(backend, library).await?;
-            check_releases(backend, library, index, &blobs, found).await;
-            if index.is_published() {
-                let mirror = compare_mirror(backend, library, index).await?;
-                tell_mirror(&mirror, index, found);
-            }
-        }
-        if read {
-            read_all(backend, library, &state, &blobs, found, watch).await?;
-        }
-        Ok(())
+async fn verify_state(
+    access: &LibraryAccess,
+    state: &LibraryState,
+    read: bool,
+    found: &mut Verified,
+    watch: PushWatch<'_>,
+) -> Result<()> {
+    for key in &state.tree.unnameable {
+        let message = "no path can name this key, so no session sees it; rename it with an S3 tool";
+        found.say(Severity::Warning, "unreachable-key", key, message);
     }
+    sizes(&state.tree, found);
+    let mut blobs = BTreeSet::new();
+    if let Some(index) = state.index() {
+        blobs = access.stored_blobs().await?;
+        check_releases(access, index, &blobs, found).await;
+        if index.is_published() {
+            tell_mirror(&compare_mirror(access, index).await?, index, found);
+        }
+    } else {
+        let intact = intact_releases(access).await?;
+        if !intact.is_empty() {
+            let how = restorable(&intact);
+            let message = format!("the library has releases and no index, so it is read as plain; {how}");
+            found.say(Severity::Error, "lost-index", INDEX, &message);
+        } else if state.kind == LibraryKind::Empty {
+            return Err(nothing_there(&access.library));
+        }
+    }
+    if read {
+        read_all(access, state, &blobs, found, watch).await?;
+    }
+    Ok(())
 }
 
 fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
     for Drift { path, change, .. } in &mirror.drift {
-        let what = match change {
-            FileAction::Add => "others have added this key",
-            FileAction::Change => "others have changed this key",
-            FileAction::Remove => "others have removed this key",
-        };
         let message = format!(
-            "{what}, and no session sees that; `admin index` publishes it, `--repair --overwrite` reverts it"
+            "others have {} this key, and no session sees that; `admin index` publishes it, `--repair --overwrite` reverts it",
+            change.done()
         );
-        found.say(Severity::Warning, "drift", path, message);
+        found.say(Severity::Warning, "drift", path, &message);
     }
     if mirror.behind > 0 {
-        let keys =
-            if mirror.behind == 1 { "1 key is".to_owned() } else { format!("{} keys are", mirror.behind) };
+        let (behind, release) = (mirror.behind, index.release);
+        let keys = if behind == 1 { "key is" } else { "keys are" };
         let message = format!(
-            "{keys} not at release {} yet; `--repair` or the next push completes the mirror",
-            index.release
+            "{behind} {keys} not at release {release} yet; `--repair` or the next push completes the mirror"
         );
-        found.say(Severity::Warning, "mirror-behind", "mirror.json", message);
+        found.say(Severity::Warning, "mirror-behind", "mirror.json", &message);
     }
-}
-
-pub(super) async fn stored_blobs(backend: &S3Backend, library: &Library) -> Result<BTreeSet<String>> {
-    Ok(backend.objects(&library.blobs()).await?.into_iter().map(|(key, _)| key).collect())
 }
 
 /// Whether everything that the listed releases name is there.
 async fn check_releases(
-    backend: &S3Backend,
-    library: &Library,
+    access: &LibraryAccess,
     index: &Index,
     stored: &BTreeSet<String>,
     found: &mut Verified,
 ) {
     let is_stored =
-        |sha256: Digest, id: &crate::index::ReleaseId| stored.contains(library.blob(sha256, id).as_str());
+        |sha256: Digest, id: &ReleaseId| stored.contains(access.library.blob(sha256, id).as_str());
     for (path, file) in &index.files {
         if !is_stored(file.sha256, &file.blob.id) {
-            found.say(
-                Severity::Error,
-                "missing-blob",
-                path,
-                "its blob is missing, so it cannot be read; `--repair` restores it from another copy; otherwise push the skill again with `--overwrite`",
-            );
+            let message = format!("its blob is missing, {NOT_READABLE}");
+            found.say(Severity::Error, "missing-blob", path, &message);
         }
     }
-    for note in index.releases.iter().filter(|note| note.id != index.id) {
-        let number = note.number;
-        match read_record(backend, library, number, &note.id).await {
+    for note in index.earlier_releases() {
+        let release = format!("release {}", note.number);
+        match access.read_record(note).await {
             Ok(record) => {
                 let missing =
                     record.blobs().filter(|(sha256, origin)| !is_stored(*sha256, &origin.id)).count();
                 if missing > 0 {
                     let message =
                         format!("{missing} of its blobs are missing, so it cannot be rolled back to");
-                    found.say(Severity::Warning, "incomplete-release", format!("release {number}"), message);
+                    found.say(Severity::Warning, "incomplete-release", &release, &message);
                 }
             }
-            Err(error) => {
-                found.say(Severity::Warning, "lost-release", format!("release {number}"), error.message());
-            }
+            Err(error) => found.say(Severity::Warning, "lost-release", &release, error.message()),
         }
     }
-    for (skill, release) in &index.pins {
-        if !index.releases.iter().any(|note| note.number == *release) {
-            let message = format!("it is pinned to release {release}, which is not listed any more");
-            found.say(Severity::Warning, "lost-pin", skill, message);
-        }
+    for (skill, release) in index.lost_pins() {
+        let message = format!("it is pinned to release {release}, which is not listed any more");
+        found.say(Severity::Warning, "lost-pin", skill, &message);
     }
 }
 
@@ -260,26 +220,24 @@ fn sizes(tree: &Union, found: &mut Verified) {
             bytes += file.meta.size;
             files += 1;
             if name == place.file && file.meta.size > LARGE_SKILL_FILE {
-                let message = format!(
-                    "it has {} bytes; more than {LARGE_SKILL_FILE} do not fit any prompt",
-                    file.meta.size
-                );
-                found.say(Severity::Warning, "oversized", format!("{path}/{name}"), message);
+                let size = file.meta.size;
+                let message =
+                    format!("it has {size} bytes; more than {LARGE_SKILL_FILE} do not fit any prompt");
+                found.say(Severity::Warning, "oversized", &format!("{path}/{name}"), &message);
             }
         }
         if bytes > LARGE_SKILL || files > MANY_FILES {
             let message = format!(
                 "it has {files} files and {bytes} bytes; hosts may reject more than {MANY_FILES} files or {LARGE_SKILL} bytes"
             );
-            found.say(Severity::Info, "oversized", path.as_str(), message);
+            found.say(Severity::Info, "oversized", path.as_str(), &message);
         }
     }
 }
 
 /// Reads every file of the library, compares digests, and validates the skills.
 async fn read_all(
-    backend: &S3Backend,
-    library: &Library,
+    access: &LibraryAccess,
     state: &LibraryState,
     stored: &BTreeSet<String>,
     found: &mut Verified,
@@ -292,46 +250,35 @@ async fn read_all(
             let (skill, name) = (skill.as_str(), &path[skill.as_str().len() + 1..]);
             state.tree.skill(skill).is_some_and(|place| name == place.file)
         });
-        let missing = file
-            .blob
-            .as_ref()
-            .is_some_and(|blob| !stored.contains(library.blob(blob.sha256, &blob.origin.id).as_str()));
+        let key = file.blob.as_ref().map(|blob| access.library.blob(blob.sha256, &blob.origin.id));
+        let missing = key.is_some_and(|key| !stored.contains(key.as_str()));
         if !missing && (judged.is_some() || file.blob.is_some()) {
             files.push((path, file, judged));
         }
     }
-    let (total, done) = (files.len() as u64, AtomicU64::new(0));
-    let tell = |files: u64| {
-        let files = done.fetch_add(files, Ordering::Relaxed) + files;
-        watch(PushProgress { phase: "reading", files: (files, total), bytes: (0, 0) });
-    };
-    tell(0);
-    let tell = &tell;
-    let reads: Vec<_> = files
-        .into_iter()
-        .map(|(path, file, judged)| async move {
-            let location = VirtualPath::in_skills(path)?;
-            let most = if judged.is_some() { JUDGED_BYTES } else { 0 };
-            let read = backend.digest_listed(&location, file, most).await;
-            tell(1);
-            Ok::<_, Error>((path, judged, read))
-        })
-        .collect();
-    let reads: Vec<_> = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
+    let total = files.len() as u64;
+    let work = Transfers::new(access, "reading", (total, 0), watch);
+    let work = &work;
+    let reads = files.into_iter().map(|(path, file, judged)| async move {
+        let location = VirtualPath::in_skills(path)?;
+        let most = if judged.is_some() { JUDGED_BYTES } else { 0 };
+        let read = access.backend.digest_listed(&location, file, most).await;
+        work.tell(1, 0);
+        Ok((path, judged, read))
+    });
+    let reads = at_once(READS_AT_ONCE, reads.collect()).await?;
     for (path, judged, read) in reads {
         match read {
             Ok((_, head)) => {
                 let Some(skill) = judged else { continue };
                 for problem in validate(&head, skill.name()) {
-                    found.say(Severity::Info, "nonconforming", path, problem);
+                    found.say(Severity::Info, "nonconforming", path, &problem);
                 }
             }
-            Err(error) if error.kind() == ErrorKind::Corrupt => found.say(
-                Severity::Error,
-                "damaged-blob",
-                path,
-                "its blob is not what was published, so it cannot be read; `--repair` restores it from another copy; otherwise push the skill again with `--overwrite`",
-            ),
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let message = format!("its blob is not what was published, {NOT_READABLE}");
+                found.say(Severity::Error, "damaged-blob", path, &message);
+            }
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 found.say(Severity::Info, "changing", path, "it was changed while it was read; verify again");
             }
@@ -342,7 +289,8 @@ async fn read_all(
     Ok(())
 }
 
-pub(super) async fn intact_releases(backend: &S3Backend, library: &Library) -> Result<Vec<Intact>> {
+pub(super) async fn intact_releases(access: &LibraryAccess) -> Result<Vec<Intact>> {
+    let LibraryAccess { backend, library } = access;
     let mut intact = Vec::new();
     for (key, _) in backend.objects(&library.releases()).await? {
         let Some(name) = leaf(&key).strip_suffix(".json") else { continue };
@@ -361,8 +309,6 @@ pub(super) fn restorable(intact: &[Intact]) -> String {
         return "no release is intact: push the library again".to_owned();
     }
     let names: Vec<_> = intact.iter().rev().take(5).map(|intact| intact.name.as_str()).collect();
-    format!(
-        "restore one of its releases with `--repair --release N` (intact, the newest first: {})",
-        names.join(", ")
-    )
+    let names = names.join(", ");
+    format!("restore one of its releases with `--repair --release N` (intact, the newest first: {names})")
 }

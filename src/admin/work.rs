@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use super::library::{LibraryAccess, blocking};
 use super::new::{NewContent, NewFile};
-use crate::backend::S3Backend;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, ReleaseId};
 use crate::mount::Library;
@@ -36,8 +36,7 @@ pub struct PushProgress {
 pub type PushWatch<'w> = &'w (dyn Fn(PushProgress) + Sync);
 
 pub(super) struct Transfers<'a> {
-    pub(super) backend: &'a S3Backend,
-    pub(super) library: &'a Library,
+    pub(super) access: &'a LibraryAccess,
     requests: Semaphore,
     held: Semaphore,
     files: AtomicU64,
@@ -49,15 +48,13 @@ pub(super) struct Transfers<'a> {
 
 impl<'a> Transfers<'a> {
     pub(super) fn new(
-        backend: &'a S3Backend,
-        library: &'a Library,
+        access: &'a LibraryAccess,
         phase: &'static str,
         total: (u64, u64),
         watch: PushWatch<'a>,
     ) -> Self {
         let work = Self {
-            backend,
-            library,
+            access,
             requests: Semaphore::new(AT_ONCE),
             held: Semaphore::new(HELD_KIB),
             files: AtomicU64::new(0),
@@ -94,22 +91,23 @@ impl<'a> Transfers<'a> {
             NewContent::Bytes(bytes) => return Ok(bytes.clone()),
             NewContent::Local(file) => {
                 let (file, shown) = (file.clone(), file.display().to_string());
-                let read = super::library::blocking(move || std::fs::read(file)).await?;
+                let read = blocking(move || std::fs::read(file)).await?;
                 Bytes::from(read.map_err(|e| {
                     Error::new(ErrorKind::Unavailable, format!("cannot read `{shown}`: {e}"))
                         .with_hint("push again when it can be read")
                 })?)
             }
             NewContent::Blob(origin) => {
-                let key = self.library.blob(sha256, &origin.id);
-                let found = self.backend.object(key.key()).await.map_err(|e| e.during("read", path))?;
+                let key = self.access.library.blob(sha256, &origin.id);
+                let found =
+                    self.access.backend.object(key.key()).await.map_err(|e| e.during("read", path))?;
                 let lost = || damaged(path, "is not there any more");
                 found.map(|(_, bytes)| bytes).ok_or_else(lost)?
             }
-            NewContent::MirrorKey(etag) => self.key(path, etag).await?,
+            NewContent::Key(etag) => self.key(path, etag).await?,
         };
         let actual = bytes.clone();
-        if super::library::blocking(move || Digest::of(&actual)).await? == sha256 {
+        if blocking(move || Digest::of(&actual)).await? == sha256 {
             return Ok(bytes);
         }
         Err(match content {
@@ -120,9 +118,9 @@ impl<'a> Transfers<'a> {
 
     /// What a key of the library contains, in this version.
     pub(super) async fn key(&self, path: &str, etag: &str) -> Result<Bytes> {
-        let (location, key) = self.library.file(path)?;
+        let (location, key) = self.access.library.file(path)?;
         let whole = ByteRange { start: 0, end: None };
-        let store = self.backend.store();
+        let store = self.access.backend.store();
         let fails = |e: Error| e.during("read", &location);
         match store.get(key.key(), whole, Expect::Version(etag)).await.map_err(fails)? {
             Fetched::Found { meta, mut body, .. } if meta.etag.as_deref() == Some(etag) => {
@@ -141,23 +139,23 @@ impl<'a> Transfers<'a> {
         path: &str,
         file: &NewFile,
         id: &ReleaseId,
-        from: Option<(&Library, &ReleaseId)>,
+        from: Option<&(Library, ReleaseId)>,
     ) -> Result<()> {
         let _room = self.room(file.size).await?;
-        let key = self.library.blob(file.sha256, id);
+        let key = self.access.library.blob(file.sha256, id);
         let name = leaf(&file.name);
+        let mut copied = false;
         if let Some((library, origin)) = from.filter(|_| file.size >= WORTH_A_COPY) {
             // Whatever is wrong with that, there is another way.
             let source = library.blob(file.sha256, origin);
-            let copied = self.backend.copy_object(source.key(), &key, name, Condition::Absent).await;
-            if copied.is_ok() {
-                self.tell(1, file.size);
-                return Ok(());
-            }
+            let copy = self.access.backend.copy_object(source.key(), &key, name, Condition::Absent).await;
+            copied = copy.is_ok();
         }
-        let bytes = self.content(path, file.sha256, &file.content).await?;
-        let put = self.backend.put_object(&key, name, bytes, Condition::Absent).await;
-        put.map_err(|e| e.during("upload", path))?;
+        if !copied {
+            let bytes = self.content(path, file.sha256, &file.content).await?;
+            let put = self.access.backend.put_object(&key, name, bytes, Condition::Absent).await;
+            put.map_err(|e| e.during("upload", path))?;
+        }
         self.tell(1, file.size);
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use super::admin_args::Import;
 use super::args::Global;
 use super::blocking;
-use super::connect::{connect, library};
+use super::connect::library;
 use super::output::Output;
 use super::prompt::{ask, is_interactive};
 use super::publish::{Publication, into, options_of, source_options};
@@ -25,10 +25,10 @@ use crate::source::{
 pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Result<ExitCode> {
     let trust: TrustTier = args.trust.parse()?;
     let interactive = is_interactive(output);
-    let library = match &args.into {
-        Some(_) => None,
-        None => Some(library(global)?),
-    };
+    if args.into.is_none() {
+        // Nothing is read for a library that is not named.
+        library(global)?;
+    }
     let place = args.source.clone();
     let source_options = source_options(&args.place, args.category.clone())?;
     let (translate, scripts, dangerous) = (args.translate_tools, args.with_scripts, args.accept_dangerous);
@@ -50,9 +50,8 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
     if let Some(folder) = &args.into {
         return write_imported(imported, folder, args.how.overwrite, output).await;
     }
-    let Some(library) = library else { return Ok(ExitCode::from(2)) };
-    let fs = connect(global, !args.how.dry_run, output).await?;
-    keep_provenance(&fs, &library, &mut imported).await?;
+    let to = Publication::open(global, &args.how, !args.how.dry_run, output).await?;
+    keep_provenance(&to.fs, &to.library, &mut imported).await?;
     let taken = imported.skills.iter().map(|skill| NewSkill::from(&skill.skill));
     let refused = imported.refused.iter().map(|skill| NewSkill::refused(&skill.path, &skill.reason));
     let mut new = NewLibrary { skills: taken.chain(refused).collect(), ..NewLibrary::default() };
@@ -64,8 +63,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
         None => format!("import {}", imported.origin.location),
     };
     let options = PushOptions { into: into(args.kind), ..options_of(&args.how, source) };
-    let plan = fs.plan(&library, &new, &options).await?;
-    Publication { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
+    to.publish(to.fs.plan(&to.library, &new, &options).await?).await
 }
 
 /// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.

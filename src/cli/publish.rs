@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use serde::Serialize;
+use serde_json::json;
 
 use super::admin_args::{How, KindFlags, Push, SourceFlags};
 use super::args::Global;
@@ -10,11 +10,12 @@ use super::connect::{connect, library};
 use super::output::Output;
 use super::prompt::confirm;
 use super::report::{Report, show, summary, tell_drift, tell_published};
-use super::terminal::{plural, visible};
+use super::terminal::{plural, print, print_json, visible};
 use super::{blocking, push_users};
 use crate::admin::{Action, IntoKind, NewLibrary, Plan, PushOptions, PushProgress};
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mount::Library;
 use crate::source::{Layout, Source, SourceOptions};
 
 pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -22,18 +23,13 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     let options = options(&args, &source);
     if let Some(file) = &args.users {
         if global.session.has_library() {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "`--users` is in the place of `--user` and `--library`",
-            )
-            .with_hint("give one of them"));
+            let message = "`--users` is in the place of `--user` and `--library`";
+            return Err(Error::new(ErrorKind::InvalidInput, message).with_hint("give one of them"));
         }
-        return push_users::push_to_users(global, file, &new, &args, options, output).await;
+        return push_users::push_to_users(global, file.clone(), &new, &args, options, output).await;
     }
-    let library = library(global)?;
-    let fs = connect(global, !args.how.dry_run, output).await?;
-    let plan = fs.plan(&library, &new, &options).await?;
-    Publication { fs: &fs, how: &args.how, yes: global.yes, output }.publish(plan).await
+    let to = Publication::open(global, &args.how, !args.how.dry_run, output).await?;
+    to.publish(to.fs.plan(&to.library, &new, &options).await?).await
 }
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -43,16 +39,11 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
     }
     let (source, new) = read(&args, output).await?;
     let options = options(&args, &source);
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
+    let Publication { fs, library, .. } = Publication::open(global, &args.how, false, output).await?;
     let plan = fs.plan(&library, &new, &options).await?;
     let drift = fs.drift(&library).await?;
-    let mut report = Report::of(&plan, true);
-    report.drift = &drift;
-    match output.is_json() {
-        true => report.print()?,
-        false => show(&plan, true)?,
-    }
+    let report = Report { drift: &drift, ..Report::of(&plan, true) };
+    output.emit(&report, || show(&plan, true))?;
     tell_drift(&drift, output);
     let differs = plan.changes() || plan.count(Action::Refused) > 0 || !drift.is_empty();
     Ok(if differs { ExitCode::from(1) } else { ExitCode::SUCCESS })
@@ -60,12 +51,10 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
 
 /// Publishes what other tools have changed.
 pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
-    let kind = KindFlags { publish, plain: false };
-    let options = PushOptions { into: into(kind), ..options_of(&how, "index".to_owned()) };
-    let plan = fs.plan_index(&library, &options).await?;
-    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    let to = Publication::open(global, &how, false, output).await?;
+    let into = into(KindFlags { publish, plain: false });
+    let options = PushOptions { into, ..options_of(&how, "index".to_owned()) };
+    to.publish(to.fs.plan_index(&to.library, &options).await?).await
 }
 
 pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCode> {
@@ -75,90 +64,83 @@ pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCo
     let done = fs.unpublish(&library, &|at: PushProgress| progress.tell(at)).await;
     progress.finish();
     done?;
-    #[derive(Serialize)]
-    struct Unpublished {
-        kind: &'static str,
-    }
     let note = format!("{library} is plain now: its keys are what sessions see");
-    output.done(&Unpublished { kind: "plain" }, &note)?;
+    output.done(&json!({ "kind": "plain" }), &note)?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
+    let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("rollback to release {release}"));
-    let plan = fs.plan_rollback(&library, release, &options).await?;
-    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    to.publish(to.fs.plan_rollback(&to.library, release, &options).await?).await
 }
 
 pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
     let wrong = || {
-        Error::new(ErrorKind::InvalidInput, format!("`{}` does not say which release", visible(skill, false)))
-            .with_hint(
-                "write it as SKILL@RELEASE, such as `escrituras/compraventa@41`; `admin releases` lists them",
-            )
+        let message = format!("`{}` does not say which release", visible(skill, false));
+        Error::new(ErrorKind::InvalidInput, message).with_hint(
+            "write it as SKILL@RELEASE, such as `escrituras/compraventa@41`; `admin releases` lists them",
+        )
     };
     let (path, release) = skill.rsplit_once('@').ok_or_else(wrong)?;
     let release: u64 = release.parse().map_err(|_| wrong())?;
     let path = path.trim_matches('/');
-    let fs = connect(global, false, output).await?;
+    let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
-    let plan = fs.plan_pin(&library, path, release, &options).await?;
-    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    to.publish(to.fs.plan_pin(&to.library, path, release, &options).await?).await
 }
 
 pub(super) async fn unpin(global: &Global, skill: &str, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
     let path = skill.trim_matches('/');
     let how = How { dry_run: false, overwrite: false, by: None };
+    let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("unpin {path}"));
-    let plan = fs.plan_unpin(&library, path, &options).await?;
-    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    to.publish(to.fs.plan_unpin(&to.library, path, &options).await?).await
 }
 
 pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
+    let to = Publication::open(global, &how, false, output).await?;
     let skills: Vec<String> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
-    let there = fs.library_skills(&library).await?;
+    let there = to.fs.library_skills(&to.library).await?;
     if let Some(missing) = skills.iter().find(|skill| there.iter().all(|there| there.path != skill.as_str()))
     {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            format!("{library} has no skill `{}`", visible(missing, false)),
-        )
-        .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
+        let message = format!("{} has no skill `{}`", to.library, visible(missing, false));
+        return Err(Error::new(ErrorKind::NotFound, message)
+            .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
     }
     let options = PushOptions { delete: true, ..options_of(&how, "rm".to_owned()) };
-    let new = NewLibrary::nothing_but(skills);
-    let plan = fs.plan(&library, &new, &options).await?;
-    Publication { fs: &fs, how: &how, yes: global.yes, output }.publish(plan).await
+    to.publish(to.fs.plan(&to.library, &NewLibrary::nothing_but(skills), &options).await?).await
 }
 
-/// What all changes of a library share: show the plan, ask, publish, tell.
+/// What all changes of a library share: connect, show the plan, ask, publish, tell.
 pub(super) struct Publication<'w> {
-    pub(super) fs: &'w SkillFs,
-    pub(super) how: &'w How,
-    pub(super) yes: bool,
-    pub(super) output: &'w Output,
+    pub(super) fs: SkillFs,
+    pub(super) library: Library,
+    how: &'w How,
+    yes: bool,
+    output: &'w Output,
 }
 
-impl Publication<'_> {
+impl<'w> Publication<'w> {
+    /// The library that the flags name. A local store is made by what `writes` new files.
+    pub(super) async fn open(
+        global: &Global,
+        how: &'w How,
+        writes: bool,
+        output: &'w Output,
+    ) -> Result<Self> {
+        let library = library(global)?;
+        let fs = connect(global, writes, output).await?;
+        Ok(Self { fs, library, how, yes: global.yes, output })
+    }
+
     pub(super) async fn publish(&self, plan: Plan) -> Result<ExitCode> {
-        let mut report = Report::of(&plan, self.how.dry_run);
+        let report = Report::of(&plan, self.how.dry_run);
         if !self.output.is_json() {
-            show(&plan, false)?;
+            print(&show(&plan, false))?;
         }
-        let code = if plan.count(Action::Refused) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS };
         if self.how.dry_run {
-            match self.output.is_json() {
-                true => report.print()?,
-                false => self.output.note("nothing was changed: this was a dry run"),
-            }
-            return Ok(code);
+            return self.end(&report, "nothing was changed: this was a dry run");
         }
         let deleted = plan.count(Action::Delete);
         if deleted > 0 && !self.yes {
@@ -166,23 +148,25 @@ impl Publication<'_> {
             confirm(&question, self.output).await?;
         }
         if plan.adopted.is_some() && !self.yes {
-            let question = format!(
-                "Uploads by other programs to {} will no longer be visible. Publish it?",
-                plan.library
-            );
-            confirm(&question, self.output).await?;
+            let library = &plan.library;
+            let lost = format!("Uploads by other programs to {library} will no longer be visible.");
+            confirm(&format!("{lost} Publish it?"), self.output).await?;
         }
         let progress = self.output.transfer();
         let published = self.fs.publish(&plan, &|at: PushProgress| progress.tell(at)).await;
         progress.finish();
         let published = published?;
         tell_published(&published, self.output, "");
-        report.published = Some(&published);
+        self.end(&Report { published: Some(&published), ..report }, &summary(&plan, &published))
+    }
+
+    /// A document for machines, a word for people. What was refused is no success.
+    fn end(&self, report: &Report<'_>, note: &str) -> Result<ExitCode> {
         match self.output.is_json() {
-            true => report.print()?,
-            false => self.output.note(&summary(&plan, &published)),
+            true => print_json(report)?,
+            false => self.output.note(note),
         }
-        Ok(code)
+        Ok(if report.refused > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
     }
 }
 

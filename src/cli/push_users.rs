@@ -2,7 +2,7 @@
 //!
 //! Reads the file of user ids, asks once for all of them, and shows one line of output for each.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -21,23 +21,21 @@ use crate::id::UserId;
 
 pub(super) async fn push_to_users(
     global: &Global,
-    file: &Path,
+    file: PathBuf,
     new: &NewLibrary,
     args: &Push,
     options: PushOptions,
     output: &Output,
 ) -> Result<ExitCode> {
-    let listed = file.to_owned();
-    let users = blocking(move || read_users(&listed)).await?;
+    let users = blocking(move || read_users(&file)).await?;
     let dry_run = args.how.dry_run;
     let libraries = plural(users.len() as u64, "library", "libraries");
     if args.delete && !global.yes && !dry_run {
         confirm(&format!("Delete what is not in the source from {libraries}?"), output).await?;
     }
     if args.kind.publish && !global.yes && !dry_run {
-        let question =
-            format!("Uploads by other programs to {libraries} will no longer be visible. Publish?");
-        confirm(&question, output).await?;
+        let lost = format!("Uploads by other programs to {libraries} will no longer be visible.");
+        confirm(&format!("{lost} Publish?"), output).await?;
     }
     let fs = connect(global, !dry_run, output).await?;
     let progress = output.progress("users");
@@ -60,8 +58,7 @@ pub(super) async fn push_to_users(
                     true => changed += 1,
                     false => same += 1,
                 }
-                let mut report = Report::of(plan, dry_run);
-                report.published = published.as_ref();
+                let report = Report { published: published.as_ref(), ..Report::of(plan, dry_run) };
                 output.emit(&report, || format!("{name:<32} {}\n", counts(plan)))?;
             }
             Err(error) => {

@@ -5,9 +5,8 @@
 use serde::Serialize;
 
 use super::output::Output;
-use super::terminal::{ACCENT, BAD, GOOD, plural, print, print_json, size, visible};
+use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
 use crate::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
-use crate::error::Result;
 use crate::mount::Library;
 
 /// Skills that a plan lists; the rest is counted.
@@ -16,7 +15,7 @@ const MOST_LISTED: usize = 200;
 const MOST_DRIFT: usize = 20;
 
 /// A plan, for people.
-pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
+pub(super) fn show(plan: &Plan, files: bool) -> String {
     let mut text = String::new();
     let listed: Vec<&PlannedSkill> =
         plan.skills.iter().filter(|skill| skill.action != Action::Unchanged).collect();
@@ -24,8 +23,8 @@ pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
     let paths = listed.iter().take(MOST_LISTED).map(|skill| &skill.path);
     let paths = paths.chain(loose.iter().map(|file| &file.name));
     let width = paths.map(|path| path.chars().count()).max().unwrap_or(0).min(48);
-    for skill in listed.iter().take(MOST_LISTED) {
-        let (word, style) = match skill.action {
+    let row = |action, path: &str, what: &str| {
+        let (word, style) = match action {
             Action::Create => ("create", GOOD),
             Action::Update => ("update", ACCENT),
             Action::Delete => ("delete", BAD),
@@ -33,24 +32,26 @@ pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
             Action::Pinned => ("pinned", ACCENT),
             Action::Unchanged => ("unchanged", ACCENT),
         };
-        let path = visible(&skill.path, false);
+        format!("{style}{word:<8}{style:#} {:<width$}  {what}\n", visible(path, false))
+    };
+    for skill in listed.iter().take(MOST_LISTED) {
         let what = match &skill.why {
             Some(why) => visible(why, false),
             None => changes(&skill.files),
         };
-        text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
-        if files && skill.why.is_none() {
-            text += &skill.files.iter().map(show_file).collect::<String>();
+        text += &row(skill.action, &skill.path, &what);
+        for file in skill.files.iter().filter(|_| files && skill.why.is_none()) {
+            let name = visible(&file.name, false);
+            text += &format!("         {} {name} ({})\n", mark(file.change), size(file.size));
         }
     }
     for file in loose {
-        let (word, style) = match file.change {
-            FileAction::Add => ("create", GOOD),
-            FileAction::Change => ("update", ACCENT),
-            FileAction::Remove => ("delete", BAD),
+        let action = match file.change {
+            FileAction::Add => Action::Create,
+            FileAction::Change => Action::Update,
+            FileAction::Remove => Action::Delete,
         };
-        let (path, what) = (visible(&file.name, false), changes(std::slice::from_ref(file)));
-        text += &format!("{style}{word:<8}{style:#} {path:<width$}  {what}\n");
+        text += &row(action, &file.name, &changes(std::slice::from_ref(file)));
     }
     let more = listed.len().saturating_sub(MOST_LISTED) + (plan.files.len() - loose.len());
     if more > 0 {
@@ -69,12 +70,7 @@ pub(super) fn show(plan: &Plan, files: bool) -> Result<()> {
         }
         text += "         from then on, uploads by other programs are not visible until `admin index`\n";
     }
-    text += &format!("{}: {}\n", plan.library, counts(plan));
-    print(&text)
-}
-
-fn show_file(file: &FileChange) -> String {
-    format!("         {} {} ({})\n", mark(file.change), visible(&file.name, false), size(file.size))
+    text + &format!("{}: {}\n", plan.library, counts(plan))
 }
 
 fn mark(change: FileAction) -> char {
@@ -99,15 +95,7 @@ fn changes(files: &[FileChange]) -> String {
 }
 
 pub(super) fn counts(plan: &Plan) -> String {
-    let skills = [
-        (plan.count(Action::Create), "to create"),
-        (plan.count(Action::Update), "to update"),
-        (plan.count(Action::Delete), "to delete"),
-        (plan.count(Action::Unchanged), "unchanged"),
-        (plan.count(Action::Pinned), "pinned"),
-        (plan.count(Action::Refused), "refused"),
-    ];
-    let parts = parts(plan, skills);
+    let parts = parts(plan, ["to create", "to update", "to delete"]);
     match (parts.is_empty(), plan.adopted) {
         (false, _) => parts,
         (true, Some(_)) => "to be published as it is".to_owned(),
@@ -115,9 +103,19 @@ pub(super) fn counts(plan: &Plan) -> String {
     }
 }
 
-/// The counts of skills that are not 0, then what else the plan changes.
-fn parts(plan: &Plan, skills: [(u64, &str); 6]) -> String {
-    let skills = skills.into_iter().filter(|(count, _)| *count > 0);
+/// The counts of skills that are not 0, then what else the plan changes. The words are for what is created, updated
+/// and deleted.
+fn parts(plan: &Plan, [create, update, delete]: [&str; 3]) -> String {
+    let skills = [
+        (Action::Create, create),
+        (Action::Update, update),
+        (Action::Delete, delete),
+        (Action::Unchanged, "unchanged"),
+        (Action::Pinned, "pinned"),
+        (Action::Refused, "refused"),
+    ];
+    let skills = skills.into_iter().map(|(action, word)| (plan.count(action), word));
+    let skills = skills.filter(|(count, _)| *count > 0);
     let mut parts: Vec<_> = skills.map(|(count, word)| format!("{count} {word}")).collect();
     if !plan.files.is_empty() {
         parts.push(plural(plan.files.len() as u64, "other file", "other files"));
@@ -139,15 +137,7 @@ pub(super) fn summary(plan: &Plan, published: &Published) -> String {
             }
         };
     }
-    let skills = [
-        (published.created, "created"),
-        (published.updated, "updated"),
-        (published.deleted, "deleted"),
-        (published.unchanged, "unchanged"),
-        (published.pinned, "pinned"),
-        (published.refused, "refused"),
-    ];
-    let parts = parts(plan, skills);
+    let parts = parts(plan, ["created", "updated", "deleted"]);
     let done = match published.release {
         Some(release) => format!("published release {release} of {library}"),
         None => format!("wrote to {library}, which is plain"),
@@ -172,12 +162,8 @@ pub(super) fn tell_published(published: &Published, output: &Output, whose: &str
 
 pub(super) fn tell_drift(drift: &[Drift], output: &Output) {
     for Drift { path, change, .. } in drift.iter().take(MOST_DRIFT) {
-        let what = match change {
-            FileAction::Add => "added",
-            FileAction::Change => "changed",
-            FileAction::Remove => "removed",
-        };
-        output.note(&format!("`{path}`: {what} by others, and left alone; no session sees it"));
+        let done = change.done();
+        output.note(&format!("`{path}`: {done} by others, and left alone; no session sees it"));
     }
     if drift.len() > MOST_DRIFT {
         output.note(&format!("and {} more like these", drift.len() - MOST_DRIFT));
@@ -208,16 +194,16 @@ impl<'a> From<&'a Library> for Whose<'a> {
 #[derive(Serialize)]
 pub(super) struct Report<'r> {
     #[serde(flatten)]
-    whose: Whose<'r>,
-    dry_run: bool,
-    create: u64,
-    update: u64,
-    delete: u64,
-    unchanged: u64,
-    pinned: u64,
-    refused: u64,
+    pub(super) whose: Whose<'r>,
+    pub(super) dry_run: bool,
+    pub(super) create: u64,
+    pub(super) update: u64,
+    pub(super) delete: u64,
+    pub(super) unchanged: u64,
+    pub(super) pinned: u64,
+    pub(super) refused: u64,
     #[serde(flatten)]
-    plan: &'r Plan,
+    pub(super) plan: &'r Plan,
     #[serde(skip_serializing_if = "<[Drift]>::is_empty")]
     pub(super) drift: &'r [Drift],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -240,9 +226,5 @@ impl<'r> Report<'r> {
             drift: &[],
             published: None,
         }
-    }
-
-    pub(super) fn print(&self) -> Result<()> {
-        print_json(self)
     }
 }

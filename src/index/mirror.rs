@@ -25,7 +25,7 @@ pub(crate) struct Mirror {
 
 #[derive(Serialize, Deserialize)]
 struct WireMirror {
-    #[serde(deserialize_with = "super::known_format")]
+    #[serde(deserialize_with = "super::known_format::<FORMAT, _>")]
     format: u32,
     id: ReleaseId,
     nonce: ReleaseId,
@@ -35,7 +35,7 @@ struct WireMirror {
 
 impl Mirror {
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let WireMirror { id, nonce, settled, etags, .. } = super::decode(bytes)?;
+        let WireMirror { id, nonce, settled, etags, .. } = super::decode::<WireMirror, FORMAT>(bytes)?;
         etags.keys().try_for_each(|path| check_path(path))?;
         Ok(Self { id, nonce, settled, etags })
     }
@@ -62,6 +62,10 @@ mod tests {
         };
         assert_eq!(Mirror::decode(golden.as_bytes()).unwrap(), mirror);
         assert_eq!(Mirror::decode(&mirror.encode().unwrap()).unwrap(), mirror);
+        // Its format is its own, whichever the index has.
+        let newer = format!("\"format\": {}", FORMAT + 1);
+        let newer = golden.replacen(&format!("\"format\": {FORMAT}"), &newer, 1);
+        assert_eq!(Mirror::decode(newer.as_bytes()), Err(Unreadable::Newer(FORMAT + 1, FORMAT)));
         let outside = golden.replace("deeds/sale", "../sale");
         assert!(matches!(Mirror::decode(outside.as_bytes()), Err(Unreadable::Damaged(_))));
     }
