@@ -12,7 +12,7 @@ use super::file::{binary_file, is_directory};
 use super::write::{Written, changed, new_file};
 use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::mount::{Location, Target, WritableKey};
+use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{ByteRange, Condition, Expect, Fetched, ObjectProperties, PartSource, Put, Seen, WriteId};
 use crate::text::{self, Binary, ReplaceError};
@@ -255,12 +255,7 @@ impl S3Backend {
         let why = async {
             let entry = self.fresh().stat(path).await?;
             // What changes a file adds no `.md`: a directory of this very name comes before such a file.
-            let directory = match self.mounts.resolve(path)? {
-                _ if entry.is_directory() => true,
-                Location::Inside { directory, .. } => self.is_directory(&directory).await?,
-                _ => false,
-            };
-            Ok(match directory {
+            Ok(match entry.is_directory() || self.is_literal_directory(path).await? {
                 true => is_directory(path),
                 false => Self::not_found(path).with_hint(format!(
                     "did you mean `{}`? What changes a file takes its whole name",

@@ -1,7 +1,7 @@
 //! One version of a file: where it is, what is known of it, and how its bytes are read.
 //!
 //! What a path means is a [`Node`]. A [`File`] says which [`Version`] of its object it is, and [`S3Backend::open`] is the
-//! one place where bytes of a file are asked for: it never takes another version for this one.
+//! one place where a reader asks for bytes of it: it never takes another version for this one.
 
 use std::sync::Arc;
 

@@ -10,10 +10,9 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::walk::{At, Candidate, Item, Walk, WalkRoot};
+use super::walk::{Candidate, Item, Unlisted, Walk, WalkRoot};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
-use crate::mount::Location;
 use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::pattern::Pattern;
 
@@ -213,30 +212,16 @@ impl Search {
         if !self.root.named || root.is_root() || self.backend.mounts().any(|mount| mount.path() == root) {
             return Ok(None);
         }
-        let at = match self.backend.mounts.resolve(root)? {
-            Location::Inside { key, directory } => {
-                // Where the pattern led further down, the root itself was not listed.
-                let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
-                if narrowed && self.backend.is_directory(&directory).await? {
-                    return Ok(None);
-                }
-                self.backend.head(root, &key).await?.map(|meta| At::Key(key, meta))
-            }
-            Location::Layered => {
-                let union = self.backend.union_around(root).await?;
-                union.check_complete(root)?;
-                match union.file(root.below_mount()) {
-                    Some(found) => Some(At::Union(found.clone())),
-                    None if union.is_directory(root.below_mount()) => return Ok(None),
-                    None => None,
-                }
-            }
-            Location::Root | Location::Mount(_) => return Ok(None),
+        // Where the pattern led further down, the root itself was not listed.
+        let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
+        let file = match self.backend.unlisted(root, !narrowed).await? {
+            Unlisted::File(file) => file,
+            Unlisted::Directory => return Ok(None),
+            Unlisted::Nothing => return Err(S3Backend::not_found(root)),
         };
-        let Some(at) = at else { return Err(S3Backend::not_found(root)) };
         // A file is its own name below itself.
         let name = root.name().unwrap_or_default();
         let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
-        Ok(matches.then(|| Candidate { path: root.clone(), at }))
+        Ok(matches.then_some(file))
     }
 }

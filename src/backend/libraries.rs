@@ -91,8 +91,7 @@ struct UnionAt {
 }
 
 impl Cached for UnionAt {
-    /// Its layers are kept, and weighed, for themselves. One with a broken layer is not kept: the next caller tries
-    /// again.
+    /// One with a broken layer is not kept: the next caller tries again.
     fn weight(&self) -> Option<u64> {
         self.union.broken.is_none().then(|| self.union.weight())
     }
@@ -150,7 +149,7 @@ impl S3Backend {
 
     /// What is known of all libraries of the session together is about this.
     pub(crate) fn about_libraries(&self) -> About {
-        About::LibraryPrefixes(self.libraries.clone())
+        About::Libraries(self.libraries.clone())
     }
 
     /// What is known of one file of one library is about this.
@@ -303,7 +302,7 @@ impl S3Backend {
     /// A listing of a plain library, no older than the session's bound.
     async fn listing(&self, library: &Layer, first: &str) -> Result<Kept<PlainListing>> {
         let detail = if first.is_empty() { Detail::Only } else { Detail::named(first) };
-        let key = Key::new(About::LibraryPrefixes(LibraryPrefixes::new([library])), detail);
+        let key = Key::new(About::Libraries(LibraryPrefixes::new([library])), detail);
         let skills = VirtualPath::top_level(SKILLS);
         let directory = library.directory(&skills.join_exact(first).unwrap_or(skills));
         let fetch = |known| self.clone().fetch_listing(library.top(), directory, known);
@@ -396,7 +395,7 @@ pub(crate) fn unusable(library: &impl std::fmt::Display, why: &Unreadable) -> Er
             Error::new(ErrorKind::Corrupt, format!("the index of {library} is damaged: {what}"))
                 .with_hint("an administrator restores it from one of its releases: `skillfs admin verify --repair --release N`")
         }
-        Unreadable::Newer(_) => {
+        Unreadable::Newer(..) => {
             Error::new(ErrorKind::Unavailable, format!("the index of {library} is too new: {why}"))
                 .with_hint("upgrade skillfs here: readers are upgraded before publishers")
         }

@@ -68,6 +68,15 @@ impl S3Backend {
             Location::Inside { key, .. } => Ok((self.head(path, &key).await?.map(|_| key), self.clone())),
         }
     }
+
+    /// Whether a directory has this very name. One request at most.
+    pub(super) async fn is_literal_directory(&self, path: &VirtualPath) -> Result<bool> {
+        match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => Ok(true),
+            Location::Layered => Ok(self.union_around(path).await?.is_directory(path.below_mount())),
+            Location::Inside { directory, .. } => self.is_directory(&directory).await,
+        }
+    }
 }
 
 /// The conflict loop: an operation whose result was a conflict is tried again, past the cache.

@@ -229,11 +229,13 @@ impl Union {
         self.layers.get(layer)?.released
     }
 
-    /// What it takes in memory besides its layers, roughly.
+    /// What it takes in memory, roughly.
     pub(super) fn weight(&self) -> u64 {
         let shared = self.files.len() * 60 + self.directories.len() * 40;
         let own = self.skills.len() + self.collisions.len() + self.unnameable.len();
-        (shared + own * 200) as u64
+        // It keeps its layers alive, as others do: a part of each is its own.
+        let part = |layer: &Arc<View>| layer.weight() / Arc::strong_count(layer) as u64;
+        (shared + own * 200) as u64 + self.layers.iter().map(part).sum::<u64>()
     }
 
     /// The `DESCRIPTION.md` of each category that has one.

@@ -35,6 +35,14 @@ pub(super) struct Candidate {
     pub(super) at: At,
 }
 
+/// What a path is in which nothing was found.
+#[derive(Debug)]
+pub(super) enum Unlisted {
+    File(Candidate),
+    Directory,
+    Nothing,
+}
+
 /// Where a listed file is.
 #[derive(Debug, Clone)]
 pub(super) enum At {
@@ -93,6 +101,27 @@ impl S3Backend {
             Location::Layered => Some(WalkRoot::Layered(path.clone())),
             Location::Root => None,
         })
+    }
+
+    /// What a path is in which nothing was found; `listed`: its own listing was empty, and not only that of a part.
+    pub(super) async fn unlisted(&self, path: &VirtualPath, listed: bool) -> Result<Unlisted> {
+        let at = match self.mounts.resolve(path)? {
+            Location::Root | Location::Mount(_) => return Ok(Unlisted::Directory),
+            Location::Layered => {
+                let union = self.union_around(path).await?;
+                union.check_complete(path)?;
+                match union.file(path.below_mount()) {
+                    Some(found) => Some(At::Union(found.clone())),
+                    None if union.is_directory(path.below_mount()) => return Ok(Unlisted::Directory),
+                    None => None,
+                }
+            }
+            Location::Inside { directory, .. } if !listed && self.is_directory(&directory).await? => {
+                return Ok(Unlisted::Directory);
+            }
+            Location::Inside { key, .. } => self.head(path, &key).await?.map(|meta| At::Key(key, meta)),
+        };
+        Ok(at.map_or(Unlisted::Nothing, |at| Unlisted::File(Candidate { path: path.clone(), at })))
     }
 
     /// All mounts.

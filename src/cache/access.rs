@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn libraries(prefixes: &[&str]) -> About {
-        About::LibraryPrefixes(Arc::new(LibraryPrefixes::of_prefixes(prefixes)))
+        About::Libraries(Arc::new(LibraryPrefixes::of_prefixes(prefixes)))
     }
 
     fn shows(evidence: &Evidence, about: &About, plain: &[bool]) -> bool {

@@ -24,7 +24,7 @@ pub(crate) enum About {
     /// What is below a prefix, which ends with `/`.
     Prefix(Arc<str>),
     /// Libraries, in their order.
-    LibraryPrefixes(Arc<LibraryPrefixes>),
+    Libraries(Arc<LibraryPrefixes>),
 }
 
 /// The prefixes of libraries, in their order. Each ends with `/skills/`.
@@ -58,7 +58,7 @@ impl About {
     pub(super) fn places(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match self {
             Self::Object(place) | Self::Prefix(place) => (Some(&**place), None),
-            Self::LibraryPrefixes(libraries) => (None, Some(libraries.0.iter().map(|prefix| &**prefix))),
+            Self::Libraries(libraries) => (None, Some(libraries.0.iter().map(|prefix| &**prefix))),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -69,7 +69,7 @@ impl About {
         match self {
             Self::Object(key) => [Need::Read(key.clone())].into(),
             Self::Prefix(prefix) => [Need::List(prefix.clone())].into(),
-            Self::LibraryPrefixes(libraries) => {
+            Self::Libraries(libraries) => {
                 let need = |(number, library): (usize, &Arc<str>)| {
                     // Where it is not told, the entry needs everything.
                     match plain.get(number).copied().unwrap_or(true) {

@@ -141,7 +141,7 @@ async fn what_was_asked_for_before_a_change_is_not_kept_after_it() {
     }
     // And what is about several places, with any of them.
     let libraries = Arc::new(LibraryPrefixes::of_prefixes(&["u/skills/", "shared/l/skills/"]));
-    let key = Key::<Number>::new(About::LibraryPrefixes(libraries), Detail::Only);
+    let key = Key::<Number>::new(About::Libraries(libraries), Detail::Only);
     for changed in ["u/skills/a/SKILL.md", "shared/l/skills/b.md"] {
         one.put(&key, one.moment(&key), Number(1));
         assert!(one.peek(&key).is_some());
@@ -210,8 +210,7 @@ fn the_budget_holds_and_what_is_shared_is_the_librarys() {
 fn keys_differ_in_every_part() {
     let cache = Arc::new(Cache::new(1 << 20));
     let one = process(&cache, "a");
-    let libraries =
-        |prefixes: &[&str]| About::LibraryPrefixes(Arc::new(LibraryPrefixes::of_prefixes(prefixes)));
+    let libraries = |prefixes: &[&str]| About::Libraries(Arc::new(LibraryPrefixes::of_prefixes(prefixes)));
     let places = [
         About::Object("u/skills/".into()),
         About::Object("u/skills".into()),

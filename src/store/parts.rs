@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
-use tracing::instrument;
+use tracing::{Instrument, instrument};
 
 use super::bucket::Store;
 use super::clients::Clients;
@@ -80,26 +80,26 @@ impl Store {
         key: &WritableKey,
         properties: &ObjectProperties,
     ) -> Result<Parts> {
-        let begin = |clients: &Clients| -> Sending<_, _> {
-            let client = clients.client.clone();
-            let request = client.create_multipart_upload().bucket(&*self.name).key(key.as_str());
-            let request = with_properties!(request, properties);
-            let (bucket, key) = (self.name.clone(), key.clone());
-            let begun = async move {
-                let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
-                Ok(id.map(|id| Parts { client, bucket, key, id, open: true, next: 1, done: Vec::new() }))
-            };
-            // A task of its own: were it dropped between request and answer, nobody would know the id.
-            Box::pin(async move {
-                tokio::spawn(begun).await.unwrap_or_else(|error| {
-                    let internal = Error::new(ErrorKind::Internal, "the upload could not begin");
-                    Err(Failure::told(internal.with_source(error)))
+        let (store, key, properties) = (self.clone(), key.clone(), properties.clone());
+        let begun = async move {
+            let begin = |clients: &Clients| -> Sending<_, _> {
+                let client = clients.client.clone();
+                let request = client.create_multipart_upload().bucket(&*store.name).key(key.as_str());
+                let request = with_properties!(request, &properties);
+                let (bucket, key) = (store.name.clone(), key.clone());
+                Box::pin(async move {
+                    let id = Box::pin(request.send()).await.map_err(Failure::from)?.upload_id;
+                    let new = |id| Parts { client, bucket, key, id, open: true, next: 1, done: Vec::new() };
+                    Ok::<_, Failure>(id.map(new))
                 })
-            })
+            };
+            store.plain(&[key.as_str()], begin).await.map_err(|failure: Failure| store.fail(failure))
         };
-        let begun =
-            self.plain(&[key.as_str()], begin).await.map_err(|failure: Failure| self.fail(failure))?;
-        begun.ok_or_else(|| corrupt("the storage began an upload without an id"))
+        // A task of its own, which keeps its turn: were it dropped between request and answer, nobody would know the
+        // id.
+        let begun = tokio::spawn(begun.in_current_span()).await;
+        let broken = |error| Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error);
+        begun.map_err(broken)??.ok_or_else(|| corrupt("the storage began an upload without an id"))
     }
 
     /// The pieces that an object is copied in.
