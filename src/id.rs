@@ -1,6 +1,7 @@
 //! Identifiers of tenants: what may stand between two slashes of a key.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ macro_rules! id {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Checks what came from outside.
@@ -40,7 +41,7 @@ macro_rules! id {
                         MAX_ID_CHARS, ALLOWED,
                     ) })
                 })?;
-                Ok(Self(text.to_owned()))
+                Ok(Self(text.into()))
             }
 
             /// The identifier as text.
@@ -79,7 +80,7 @@ macro_rules! id {
 
         impl From<$name> for String {
             fn from(id: $name) -> Self {
-                id.0
+                id.0.as_ref().into()
             }
         }
     };

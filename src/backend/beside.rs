@@ -168,7 +168,7 @@ impl S3Backend {
     /// Sessions of this process see at once what has changed in the session's libraries.
     pub(crate) fn library_changed(&self) {
         for layer in self.mounts.skill_layers() {
-            self.cache().changed(layer.prefix().as_str());
+            self.cache().changed(layer.prefix());
         }
     }
 }

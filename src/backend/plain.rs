@@ -9,7 +9,7 @@ use super::S3Backend;
 use super::file::{Content, File, Node, Opened, Version, Want, is_directory, keeps_changing};
 use crate::cache::{About, Accept, Detail, Kept, Key};
 use crate::error::Result;
-use crate::mount::{Directory, Location, ObjectKey, WritableKey};
+use crate::mount::{Directory, Layer, Location, ObjectKey, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text;
@@ -28,13 +28,19 @@ enum PlainAnswer {
 
 impl S3Backend {
     /// What a path means. Two requests at most for a file, none while it is known.
-    pub(super) async fn find_plain(&self, own: ObjectKey, at: Directory, want: Want) -> Result<Arc<Node>> {
+    pub(super) async fn find_plain(
+        &self,
+        path: &VirtualPath,
+        own: ObjectKey,
+        layer: &Layer,
+        want: Want,
+    ) -> Result<Arc<Node>> {
         let key = Key::new(About::object(&own), Detail::Only);
-        let bound = self.bound(at.path());
+        let bound = self.bound(path);
         let usable = |node: &Node| node.meets(want);
         // Each wants something else, and may fail for another reason: all bytes may be too many where a window is not.
         let accept = Accept { bound, fetches: want.detail(), usable, refresh: true };
-        let fetch = |prior| self.clone().fetch(own, at, want, prior);
+        let fetch = |prior| self.clone().fetch(own, layer.directory(path), want, prior);
         Ok(self.cache().get(&key, accept, fetch).await?.value)
     }
 

@@ -47,7 +47,7 @@ impl S3Backend {
                     Found::Nothing => Node::Nothing,
                 }))
             }
-            Location::Inside { key, directory } => self.find_plain(key, directory, want).await,
+            Location::Inside { key, layer } => self.find_plain(path, key, layer, want).await,
         }
     }
 
@@ -56,7 +56,7 @@ impl S3Backend {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Err(is_directory(path)),
             Location::Layered => self.open_skill_file(path, range).await,
-            Location::Inside { key, directory } => self.open_plain(&key, &directory, range).await,
+            Location::Inside { key, layer } => self.open_plain(&key, &layer.directory(path), range).await,
         }
     }
 
@@ -74,7 +74,7 @@ impl S3Backend {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Ok(true),
             Location::Layered => Ok(self.union_around(path).await?.is_directory(path.below_mount())),
-            Location::Inside { directory, .. } => self.is_directory(&directory).await,
+            Location::Inside { layer, .. } => self.is_directory(&layer.directory(path)).await,
         }
     }
 }

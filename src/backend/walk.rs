@@ -95,9 +95,8 @@ impl S3Backend {
     /// Where the content of a path is listed; none for `/`.
     pub(super) fn place(&self, path: &VirtualPath) -> Result<Option<WalkRoot>> {
         Ok(match self.mounts.resolve(path)? {
-            Location::Mount(directory) | Location::Inside { directory, .. } => {
-                Some(WalkRoot::Directory(directory))
-            }
+            Location::Mount(directory) => Some(WalkRoot::Directory(directory)),
+            Location::Inside { layer, .. } => Some(WalkRoot::Directory(layer.directory(path))),
             Location::Layered => Some(WalkRoot::Layered(path.clone())),
             Location::Root => None,
         })
@@ -116,7 +115,9 @@ impl S3Backend {
                     None => None,
                 }
             }
-            Location::Inside { directory, .. } if !listed && self.is_directory(&directory).await? => {
+            Location::Inside { layer, .. }
+                if !listed && self.is_directory(&layer.directory(path)).await? =>
+            {
                 return Ok(Unlisted::Directory);
             }
             Location::Inside { key, .. } => self.head(path, &key).await?.map(|meta| At::Key(key, meta)),
@@ -298,7 +299,7 @@ impl Walk {
             let layers = self.backend.mounts.skill_layers();
             for (layer, marker) in union.markers_in(relative) {
                 let below = marker.strip_prefix(relative).unwrap_or(marker).trim_start_matches('/');
-                let key = |layer: &Layer| layer.top().marker(&format!("{}{marker}", layer.prefix().as_str()));
+                let key = |layer: &Layer| layer.top().marker(&format!("{}{marker}", layer.prefix()));
                 items.extend(layers.get(layer).and_then(key).map(|key| Item::Marker(key, below.to_owned())));
             }
         }

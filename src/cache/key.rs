@@ -33,7 +33,7 @@ pub(crate) struct LibraryPrefixes(Box<[Arc<str>]>);
 
 impl LibraryPrefixes {
     pub(crate) fn new<'l>(libraries: impl IntoIterator<Item = &'l Layer>) -> Arc<Self> {
-        Arc::new(Self(libraries.into_iter().map(|layer| layer.prefix().as_str().into()).collect()))
+        Arc::new(Self(libraries.into_iter().map(|layer| layer.prefix().clone()).collect()))
     }
 
     #[cfg(test)]

@@ -4,6 +4,8 @@
 //! - What may be changed is decided here, by [`Mounts::target`], and nowhere else.
 //! - Below a mount of libraries a path has one key in each layer; which one counts, only all libraries together tell.
 
+use std::sync::{Arc, LazyLock};
+
 use super::keys::{Directory, KeyPrefix, ObjectKey, WritableKey, check_length, checked_key};
 use super::library::{self, Library};
 use super::reach::Reach;
@@ -14,14 +16,18 @@ use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
 use crate::path::{SKILLS, VirtualPath};
 
+/// The paths of [`MOUNTS`], which all sessions share.
+static PATHS: LazyLock<[VirtualPath; MOUNTS.len()]> =
+    LazyLock::new(|| MOUNTS.each_ref().map(|mount| VirtualPath::top_level(mount.name)));
+
 /// One directory below `/` and the prefix of the bucket behind it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     spec: &'static MountSpec,
-    path: VirtualPath,
+    path: &'static VirtualPath,
     access: Access,
     /// What lies behind it, the first layer first; more than one only for `/skills`.
-    layers: Vec<Layer>,
+    layers: Box<[Layer]>,
 }
 
 /// One prefix of the bucket that a mount shows: for `/skills`, one library. It makes keys to read, never to write.
@@ -29,7 +35,8 @@ pub struct Mount {
 pub(crate) struct Layer {
     of: Owner,
     spec: &'static LayerSpec,
-    prefix: KeyPrefix,
+    /// Shared with the keys of the cache.
+    prefix: Arc<str>,
 }
 
 impl Layer {
@@ -50,7 +57,7 @@ impl Layer {
         }
     }
 
-    pub(crate) fn prefix(&self) -> &KeyPrefix {
+    pub(crate) fn prefix(&self) -> &Arc<str> {
         &self.prefix
     }
 
@@ -62,10 +69,10 @@ impl Layer {
     /// The directory that a path of the mount means in this layer.
     pub(crate) fn directory(&self, path: &VirtualPath) -> Directory {
         let prefix = match path.below_mount() {
-            "" => self.prefix.clone(),
-            relative => KeyPrefix([self.prefix.as_str(), relative, "/"].concat()),
+            "" => self.prefix.to_string(),
+            relative => [&*self.prefix, relative, "/"].concat(),
         };
-        Directory::new(path.clone(), prefix)
+        Directory::new(path.clone(), KeyPrefix(prefix))
     }
 
     /// The library, for people.
@@ -78,8 +85,7 @@ impl Layer {
 
     /// The prefix of all that has the same owner.
     fn home(&self) -> &str {
-        let prefix = self.prefix.as_str();
-        &prefix[..prefix.len() - self.spec.folder.len()]
+        &self.prefix[..self.prefix.len() - self.spec.folder.len()]
     }
 
     /// The index of the library. It is next to the library, and no path names it.
@@ -94,15 +100,14 @@ impl Layer {
 
     /// The object that a path of the mount means in this layer.
     pub(crate) fn file(&self, path: &VirtualPath) -> Result<ObjectKey> {
-        checked_key(path, [self.prefix.as_str(), path.below_mount()].concat())
+        checked_key(path, [&*self.prefix, path.below_mount()].concat())
     }
 
     /// Where a path of the mount leads in this layer. No I/O.
-    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
-        let directory = self.directory(path);
+    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location<'_>> {
         Ok(match path.below_mount() {
-            "" => Location::Mount(directory),
-            _ => Location::Inside { key: self.file(path)?, directory },
+            "" => Location::Mount(self.directory(path)),
+            _ => Location::Inside { key: self.file(path)?, layer: self },
         })
     }
 }
@@ -111,7 +116,7 @@ impl Mount {
     /// Where it is mounted: `/workspace`, `/ticket` or `/skills`.
     #[must_use]
     pub fn path(&self) -> &VirtualPath {
-        &self.path
+        self.path
     }
 
     /// What the session may do there.
@@ -125,16 +130,16 @@ impl Mount {
     }
 
     /// The mount, if the session has one of its identities.
-    fn of(session: &Session, spec: &'static MountSpec) -> Option<Self> {
-        let mut layers = Vec::new();
-        for layer in spec.layers {
-            layers.extend(session.owners(layer.identity).into_iter().map(|of| {
-                let prefix = KeyPrefix(of.home() + layer.folder);
-                Layer { of, spec: layer, prefix }
-            }));
-        }
+    fn of(session: &Session, spec: &'static MountSpec, path: &'static VirtualPath) -> Option<Self> {
+        let layer = |spec: &'static LayerSpec, of: Owner| {
+            let prefix = (of.home() + spec.folder).into();
+            Layer { of, spec, prefix }
+        };
+        let of_session = |spec: &'static LayerSpec| {
+            session.owners(spec.identity).into_iter().map(move |of| layer(spec, of))
+        };
+        let layers: Box<[Layer]> = spec.layers.iter().flat_map(of_session).collect();
         let access = spec.grant().map_or(Access::ReadOnly, |grant| session.grants.access(grant));
-        let path = VirtualPath::top_level(spec.name);
         (!layers.is_empty()).then_some(Self { spec, path, access, layers })
     }
 
@@ -142,20 +147,20 @@ impl Mount {
         let write = self.access == Access::ReadWrite;
         self.layers.iter().map(move |Layer { of, prefix, .. }| match self.spec.has_libraries() {
             true => Reach::library(of.clone()),
-            false => Reach::Below { prefix: prefix.as_str().to_owned(), write, of: of.clone() },
+            false => Reach::Below { prefix: prefix.to_string(), write, of: of.clone() },
         })
     }
 }
 
 /// Where a path leads in a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Location {
+pub(crate) enum Location<'m> {
     /// `/`, which lists the mounts.
     Root,
     /// A mount itself: a directory that always exists.
     Mount(Directory),
     /// Something inside a mount: a file, a directory, both or nothing.
-    Inside { key: ObjectKey, directory: Directory },
+    Inside { key: ObjectKey, layer: &'m Layer },
     /// `/skills`, or something inside it: only all its libraries together can tell.
     Layered,
 }
@@ -202,11 +207,11 @@ impl Target {
 
 /// The mounts of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mounts(Vec<Mount>);
+pub(crate) struct Mounts(Box<[Mount]>);
 
 impl Mounts {
     pub(crate) fn of(session: &Session) -> Self {
-        Self(MOUNTS.iter().filter_map(|spec| Mount::of(session, spec)).collect())
+        Self(MOUNTS.iter().zip(&*PATHS).filter_map(|(spec, path)| Mount::of(session, spec, path)).collect())
     }
 
     /// What of the bucket lies behind them, in an order that does not depend on that of the libraries.
@@ -253,12 +258,12 @@ impl Mounts {
     }
 
     /// Resolves a path. No I/O.
-    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location> {
+    pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location<'_>> {
         match self.mount_of(path)? {
             None => Ok(Location::Root),
             Some(mount) if mount.spec.has_libraries() => {
                 // The longest layer decides whether the name fits into a key.
-                let longest = mount.layers.iter().map(|layer| layer.prefix.as_str().len()).max();
+                let longest = mount.layers.iter().map(|layer| layer.prefix.len()).max();
                 check_length(path, longest.unwrap_or(0) + path.below_mount().len())?;
                 Ok(Location::Layered)
             }
@@ -300,9 +305,9 @@ impl Mounts {
             );
         }
         let layer = &mount.layers[0];
-        let top = layer.directory(&mount.path);
+        let top = layer.directory(mount.path);
         let (key, directory) = match layer.resolve(path)? {
-            Location::Inside { key, directory } => (Some(WritableKey(key)), directory),
+            Location::Inside { key, layer } => (Some(WritableKey(key)), layer.directory(path)),
             _ => (None, top.clone()),
         };
         Ok(Target { path: path.clone(), mount: top, key, directory })
@@ -349,7 +354,7 @@ mod tests {
     }
 
     /// Of `/skills`, where it leads in the first library.
-    fn first(mounts: &Mounts, path: &VirtualPath) -> Result<Location> {
+    fn first<'m>(mounts: &'m Mounts, path: &VirtualPath) -> Result<Location<'m>> {
         match mounts.resolve(path)? {
             Location::Layered => mounts.skill_layers()[0].resolve(path),
             other => Ok(other),
@@ -743,7 +748,7 @@ mod tests {
             let Ok(path) = VirtualPath::parse(&path) else { return Ok(()) };
             if let Ok(Location::Inside { key, .. }) = first(&a, &path) {
                 for mount in b.iter() {
-                    prop_assert!(!key.as_str().starts_with(mount.layers[0].prefix.as_str()));
+                    prop_assert!(!key.as_str().starts_with(&*mount.layers[0].prefix));
                 }
             }
         }
