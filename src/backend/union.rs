@@ -231,11 +231,12 @@ impl Union {
 
     /// What it takes in memory, roughly.
     pub(super) fn weight(&self) -> u64 {
-        let shared = self.files.len() * 60 + self.directories.len() * 40;
+        // Names are shared with the layers: of a file, an entry of a map is its own.
+        let shared = self.files.len() * 50 + self.directories.len() * 25;
         let own = self.skills.len() + self.collisions.len() + self.unnameable.len();
         // It keeps its layers alive, as others do: a part of each is its own.
         let part = |layer: &Arc<View>| layer.weight() / Arc::strong_count(layer) as u64;
-        (shared + own * 200) as u64 + self.layers.iter().map(part).sum::<u64>()
+        (shared + own * 150) as u64 + self.layers.iter().map(part).sum::<u64>()
     }
 
     /// The `DESCRIPTION.md` of each category that has one.

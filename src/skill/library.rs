@@ -101,10 +101,10 @@ impl SkillLibrary {
             path.len() + description.as_ref().map_or(0, String::len) + 60
         });
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
-        // A catalog or two. The skills are kept, and weighed, for themselves.
+        // One catalog: a product renders one form of it, as a rule. The skills are kept, and weighed, for themselves.
         let skill = |skill: &Arc<Skill>| {
             let (path, location) = (skill.path.as_str(), skill.location.as_str());
-            2 * (path.len() + skill.manifest.description.len() + location.len() + 40) + 40
+            path.len() + skill.manifest.description.len() + location.len() + 80
         };
         let text = self.list().iter().map(skill);
         (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64

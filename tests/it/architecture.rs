@@ -327,7 +327,10 @@ fn what_the_guide_names_is_where_it_says() {
     for (at, _) in guide.match_indices("` in `") {
         let name = guide[..at].rsplit('`').next().unwrap();
         let file = guide[at + 6..].split('`').next().unwrap();
-        if !file.ends_with(".rs") || file.contains('{') || name.contains(['.', '/', ' ']) {
+        if Path::new(file).extension().is_none_or(|extension| extension != "rs")
+            || file.contains('{')
+            || name.contains(['.', '/', ' '])
+        {
             continue;
         }
         let text =
