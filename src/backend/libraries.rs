@@ -118,9 +118,12 @@ impl S3Backend {
     }
 
     /// The part of `/skills` that tells what a path is, be it a file or a directory.
-    pub(super) async fn union_around(&self, path: &VirtualPath) -> Result<Arc<Union>> {
+    pub(super) fn union_around<'s>(
+        &'s self,
+        path: &'s VirtualPath,
+    ) -> impl Future<Output = Result<Arc<Union>>> + Send + 's {
         // Whether the first name is a file itself, only the whole mount can tell.
-        self.union(path.below_mount().split_once('/').map_or("", |(first, _)| first)).await
+        self.union(path.below_mount().split_once('/').map_or("", |(first, _)| first))
     }
 
     /// The part of `/skills` below one name; all of it with none.
