@@ -25,7 +25,6 @@ mod digest;
 mod mirror;
 
 pub use self::digest::Digest;
-pub(crate) use self::digest::Hex;
 pub(crate) use self::mirror::Mirror;
 
 /// The version that this program writes, and the newest that it reads.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::S3Backend;
-use super::file::{Content, File, KnownText, binary_file, changed_while_read};
+use super::file::{Content, File, binary_file, changed_while_read};
 use super::lines::{LineIndex, LineWatcher};
 use super::read::{TextFile, Window};
 use crate::cache::{About, Detail, Key};
@@ -29,7 +29,20 @@ impl S3Backend {
             content => content,
         };
         match decoded {
-            Content::Text(known) => self.known_text(file, known, window),
+            Content::Text(known) => {
+                let (window, total) = (window.unwrap_or_default(), known.lines);
+                let (text, lines, way_out) = match window == Window::default() {
+                    true => (known.text.content.clone(), total, WINDOW),
+                    false => {
+                        let mut lines = LineWindow::new(window.offset, window.limit);
+                        lines.push(&known.text.content);
+                        let count = lines.lines();
+                        (lines.into_text(), count, FEWER_LINES)
+                    }
+                };
+                self.check_size(&file.path, text.len() as u64, "bytes of text", way_out)?;
+                Ok(text_file(file, window, text, lines, Some(total), known.text.encoding))
+            }
             Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),
             Content::Head(head) => {
                 if window.is_none() {
@@ -39,23 +52,6 @@ impl S3Backend {
             }
             Content::Unread | Content::Bytes(_) => Err(changed_while_read(&file.path)),
         }
-    }
-
-    fn known_text(&self, file: &File, known: &KnownText, window: Option<Window>) -> Result<TextFile> {
-        let window = window.unwrap_or_default();
-        let text = &known.text.content;
-        let check =
-            |bytes: usize, way_out| self.check_size(&file.path, bytes as u64, "bytes of text", way_out);
-        let (total, encoding) = (Some(known.lines), known.text.encoding);
-        if window == Window::default() {
-            check(text.len(), WINDOW)?;
-            return Ok(text_file(file, window, text.clone(), known.lines, total, encoding));
-        }
-        let mut lines = LineWindow::new(window.offset, window.limit);
-        lines.push(text);
-        check(lines.text_bytes(), FEWER_LINES)?;
-        let count = lines.lines();
-        Ok(text_file(file, window, lines.into_text(), count, total, encoding))
     }
 
     /// A window of a file that is too large to keep. It starts as near to the window as an earlier read

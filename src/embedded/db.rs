@@ -19,7 +19,6 @@ use s3s::crypto::{Checksum as _, Md5};
 
 pub(super) use self::listing::{ListItem, ListQuery, behind_key};
 use crate::ambient::{Ambient, unix_seconds};
-use crate::index::Hex;
 
 /// Values lie in pieces of this size, so that no reader or writer holds a whole one.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
@@ -99,7 +98,7 @@ pub(super) struct Record {
 impl Record {
     /// Its MD5 is its ETag, as on S3.
     pub(super) fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes, modified: u64) -> Self {
-        Self { owner, size, modified, etag: Hex(&md5).to_string(), attributes }
+        Self { owner, size, modified, etag: hex::encode(md5), attributes }
     }
 
     /// Made of parts: the ETag is the MD5 of their MD5s, and tells how many they were.
@@ -108,7 +107,7 @@ impl Record {
         for part in parts {
             md5.update(&part.md5);
         }
-        let etag = format!("{}-{}", Hex(&md5.finalize()), parts.len());
+        let etag = format!("{}-{}", hex::encode(md5.finalize()), parts.len());
         Self { owner, size: parts.iter().map(|part| part.size).sum(), modified, etag, attributes }
     }
 
@@ -140,7 +139,7 @@ pub(super) struct StoredPart {
 
 impl StoredPart {
     pub(super) fn etag(&self) -> String {
-        Hex(&self.md5).to_string()
+        hex::encode(self.md5)
     }
 }
 

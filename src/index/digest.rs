@@ -1,6 +1,6 @@
-//! SHA-256 digests, which name content, and hexadecimal digits.
+//! SHA-256 digests, which name content.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -41,41 +41,22 @@ impl Digest {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when it is anything but 64 of them.
     pub fn parse(text: &str) -> Result<Self> {
-        let read = (text.len() == 64).then(|| from_hex(text.as_bytes())).flatten();
-        read.map(Self).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, format!("`{}` is no SHA-256", shorten(text)))
-                .with_hint(WANTED)
-        })
+        let mut bytes = [0; 32];
+        match hex::decode_to_slice(text, &mut bytes) {
+            Ok(()) => Ok(Self(bytes)),
+            Err(_) => {
+                let message = format!("`{}` is not a SHA-256", shorten(text));
+                Err(Error::new(ErrorKind::InvalidInput, message).with_hint(WANTED))
+            }
+        }
     }
 }
 
 const WANTED: &str = "a SHA-256 has 64 hexadecimal digits";
 
-fn from_hex(text: &[u8]) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = u8::try_from(digit(0)? * 16 + digit(1)?).ok()?;
-    }
-    Some(bytes)
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub(crate) struct Hex<'b>(pub(crate) &'b [u8]);
-
-impl fmt::Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        self.0.iter().try_for_each(|byte| {
-            f.write_char(char::from(DIGITS[usize::from(byte >> 4)]))?;
-            f.write_char(char::from(DIGITS[usize::from(byte & 15)]))
-        })
-    }
-}
-
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
+        f.write_str(&hex::encode(self.0))
     }
 }
 
@@ -125,11 +106,5 @@ mod tests {
             assert_eq!(Digest::parse(wrong).unwrap_err().kind(), ErrorKind::InvalidInput, "{wrong}");
             assert!(serde_json::from_value::<Digest>(wrong.into()).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn every_byte_is_two_digits() {
-        assert_eq!(Hex(&[0, 1, 0x0f, 0x10, 0xab, 0xff]).to_string(), "00010f10abff");
-        assert_eq!(Hex(&[]).to_string(), "");
     }
 }

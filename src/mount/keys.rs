@@ -48,15 +48,14 @@ pub(super) fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> 
 
 /// Whether the key of a path would fit.
 pub(super) fn check_length(path: &VirtualPath, bytes: usize) -> Result<()> {
-    if bytes <= MAX_KEY_BYTES {
-        return Ok(());
-    }
+    if bytes <= MAX_KEY_BYTES { Ok(()) } else { Err(too_long(path, bytes)) }
+}
+
+fn too_long(path: &VirtualPath, bytes: usize) -> Error {
     let path_shown = shorten(path.as_str());
     let message =
         format!("invalid path `{path_shown}`: its key would have {bytes} bytes; S3 takes {MAX_KEY_BYTES}");
-    Err(Error::new(ErrorKind::InvalidPath, message)
-        .at(path)
-        .with_hint("use shorter or fewer directory names"))
+    Error::new(ErrorKind::InvalidPath, message).at(path).with_hint("use shorter or fewer directory names")
 }
 
 /// The prefix of all keys in one directory of one session; it ends with `/`.

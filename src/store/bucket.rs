@@ -100,14 +100,10 @@ pub(super) struct Route<'s> {
 impl Route<'_> {
     /// Clients whose credentials hold, and what those are where they are a session's own.
     pub(super) async fn clients(&self) -> Result<(Arc<Clients>, Option<Arc<Granted>>), Failure> {
-        match self.scope {
-            None => Ok((self.own.clone(), None)),
-            // Boxed: requests without a role would carry it.
-            Some(scope) => {
-                let (clients, granted) = Box::pin(scope.clients()).await.map_err(Failure::told)?;
-                Ok((clients, Some(granted)))
-            }
-        }
+        let Some(scope) = self.scope else { return Ok((self.own.clone(), None)) };
+        // Boxed: requests without a role would carry it.
+        let (clients, granted) = Box::pin(scope.clients()).await.map_err(Failure::told)?;
+        Ok((clients, Some(granted)))
     }
 
     /// Whether the storage refused the session's credentials, and others are there or can be had: then nothing was

@@ -14,7 +14,6 @@ use crate::ambient::Instant;
 use crate::cache::Evidence;
 use crate::config::Role;
 use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::index::Hex;
 use crate::mount::{Identity, IdentitySpec, Owner, Reach};
 use crate::policy::{self, MOST_CHARACTERS, PolicyTarget};
 
@@ -91,7 +90,7 @@ impl fmt::Debug for ScopeId {
 
 impl fmt::Display for ScopeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Hex(&self.0).fmt(f)
+        f.write_str(&hex::encode(self.0))
     }
 }
 
