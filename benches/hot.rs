@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use divan::Bencher;
-use skillfs::admin::{IntoKind, PushOptions};
+use skillfs::admin::{IntoKind, LibraryChange, PushOptions};
 use skillfs::embedded::Embedded;
 use skillfs::{
     Document, Freshness, Library, S3Backend, Session, Settings, SkillFs, ThreadId, UserId, VirtualPath,
@@ -54,14 +54,18 @@ impl Warm {
             .put("bench", "threads/t-1/notes.md", "A line of text as notes have it.\n".repeat(124))
             .await?;
         let freshness = Freshness::all(Duration::from_secs(3600));
-        let fs = SkillFs::embedded(&embedded, &Settings { freshness, ..Settings::new("bench") }).await?;
+        let fs = SkillFs::embedded(&embedded, &Settings::new("bench").freshness(freshness)).await?;
         let ana = UserId::parse("ana")?;
         let mut options = PushOptions::default();
         options.into = IntoKind::Published;
-        let plan = fs.plan_index(&Library::User(ana.clone()), &options).await?;
-        fs.publish(&plan, &|_| ()).await?;
+        let plan = fs.library(&Library::User(ana.clone())).plan(LibraryChange::Index, &options).await?;
+        fs.library(&plan.library).publish(&plan).await?;
         let thread = Some(ThreadId::parse("t-1")?);
-        let session = fs.session(&Session { user: Some(ana), thread, ..Session::default() });
+        let session = fs.session(&{
+            let mut made = Session::default().user(ana);
+            made.thread = thread;
+            made
+        });
         session.load_all_skills_formatted(None).await?;
         for path in ["notes.md", "/skills/c1/skill-001/SKILL.md"] {
             session.read(path).await?;
@@ -121,5 +125,5 @@ fn catalogue_of_200_warm(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn version_warm(bencher: Bencher<'_, '_>) {
     let Warm { runtime, session } = Warm::new();
-    bencher.bench_local(|| runtime.block_on(session.catalogue_version()));
+    bencher.bench_local(|| runtime.block_on(session.catalog_version()));
 }

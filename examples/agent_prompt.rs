@@ -10,7 +10,9 @@
 #![allow(clippy::print_stdout, reason = "it is a program")]
 
 use skillfs::embedded::Embedded;
-use skillfs::{CatalogFormat, ErrorKind, S3Backend, Session, Settings, SkillFs, SkillPath, UserId};
+use skillfs::{
+    CatalogFormat, ErrorKind, PromptText, S3Backend, Session, Settings, SkillFs, SkillPath, UserId,
+};
 
 const SYSTEM: &str = "You draft legal documents. To use a skill, call `load_skill` with its path.";
 
@@ -24,7 +26,7 @@ struct State {
 async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> skillfs::Result<String> {
     if let Some(current) = &state.current_skill {
         match backend.load_skill(current.as_str()).await {
-            Ok(loaded) => return Ok(format!("{SYSTEM}\n\n{}", loaded.to_prompt(false))),
+            Ok(loaded) => return Ok(format!("{SYSTEM}\n\n{}", loaded.to_prompt(PromptText::Complete))),
             // Deleted since it was chosen: offer what is there now.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -64,7 +66,7 @@ async fn main() -> skillfs::Result<()> {
         store.put("sample", key, content).await?;
     }
     let fs = SkillFs::embedded(&store, &Settings::new("sample")).await?;
-    let backend = fs.session(&Session { user: Some(UserId::parse("ana")?), ..Session::default() });
+    let backend = fs.session(&Session::default().user(UserId::parse("ana")?));
 
     let mut state = State::default();
     println!("--- turn 1\n{}\n", system_prompt(&backend, &state, "deeds").await?);

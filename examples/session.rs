@@ -25,11 +25,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
 
     // Once a request that the product serves: who it is for decides what is seen.
-    let backend = fs.session(&Session {
-        user: Some(UserId::parse("demo-user")?),
-        thread: Some(ThreadId::parse("demo-thread")?),
-        ..Session::default()
-    });
+    let backend = fs.session(
+        &Session::default().user(UserId::parse("demo-user")?).thread(ThreadId::parse("demo-thread")?),
+    );
 
     for mount in backend.mounts() {
         println!("{} ({:?})", mount.path(), mount.access());
@@ -43,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What an agent's tool would do with an answer, and with an error.
     for path in ["notes", "/skills/deeds/sale/template.pdf", "/skills/../secrets"] {
-        match backend.read_window(path, Window { offset: 0, limit: Some(100) }).await {
+        match backend.read_window(path, Window::default().offset(0).limit(100)).await {
             Ok(file) => println!("{}: {} of {:?} lines", file.path, file.lines, file.total_lines),
             Err(error) if error.kind() == ErrorKind::NotFound => println!("{path}: nothing there"),
             Err(error) => println!("{path}: {error}"),

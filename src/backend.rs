@@ -28,7 +28,7 @@ use std::time::Duration;
 
 pub use self::edit::Edited;
 use self::edit::Queues;
-pub use self::find::GlobResult;
+pub use self::find::{Glob, GlobResult};
 pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
 pub(crate) use self::libraries::unusable;
 use self::quota::Usages;
@@ -40,7 +40,7 @@ pub(crate) use self::union::{SkillPlace, Union, UnionFile};
 pub(crate) use self::view::{View, find_skills};
 pub use self::write::{Capabilities, WriteMode, Written};
 use crate::cache::{CacheCounts, LibraryPrefixes, TenantCache};
-use crate::config::{Retention, Settings};
+use crate::config::Settings;
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
 use crate::error::{Error, ErrorKind, Result};
@@ -145,14 +145,6 @@ impl SkillFs {
         self.0.store.advance_clock(by);
     }
 
-    pub(crate) fn conflict_patience(&self) -> Duration {
-        self.0.settings.conflict_patience
-    }
-
-    pub(crate) fn retention(&self) -> Retention {
-        self.0.settings.retention
-    }
-
     /// The storage on this handle's own behalf: for questions about the bucket.
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
@@ -221,6 +213,10 @@ impl S3Backend {
     #[must_use]
     pub fn is_confined(&self) -> bool {
         self.store.is_confined()
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.shared.settings
     }
 
     pub(crate) fn lists_undescribed_skills(&self) -> bool {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::options::setters;
 
 /// The environment variables that this crate and its program read. The AWS chain reads its own.
 pub mod env {
@@ -29,6 +30,12 @@ pub mod env {
     pub const AWS_ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
     /// The address of every service, as the AWS tools know it.
     pub const AWS_ENDPOINT_URL: &str = "AWS_ENDPOINT_URL";
+
+    /// The endpoint that the environment names: [`ENDPOINT_URL`], else one of the two of AWS.
+    #[must_use]
+    pub fn endpoint_url() -> Option<String> {
+        [ENDPOINT_URL, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL].into_iter().find_map(super::var)
+    }
 }
 
 /// How to reach a bucket.
@@ -36,12 +43,10 @@ pub mod env {
 /// ```
 /// use skillfs::Settings;
 ///
-/// let settings = Settings {
-///     endpoint_url: Some("http://127.0.0.1:4566".into()),
-///     ..Settings::new("my-bucket")
-/// };
+/// let settings = Settings::new("my-bucket").endpoint_url("http://127.0.0.1:4566");
 /// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Settings {
     /// The bucket that holds every tenant.
     pub bucket: String,
@@ -91,9 +96,34 @@ pub struct Settings {
     pub role: Option<Role>,
 }
 
+impl Settings {
+    setters! {
+        endpoint_url: some into String;
+        region: some into String;
+        credentials: some StaticCredentials;
+        timeouts: Timeouts;
+        max_attempts: u32;
+        max_requests: usize;
+        max_requests_per_tenant: usize;
+        reissue_slow: bool;
+        freshness: Freshness;
+        cache_bytes: u64;
+        max_idle_connections: usize;
+        max_read_bytes: u64;
+        conflict_patience: Duration;
+        retention: Retention;
+        server: ServerCapabilities;
+        part_bytes: u64;
+        single_copy_bytes: u64;
+        list_undescribed_skills: bool;
+        role: some Role;
+    }
+}
+
 /// What a server honors. `None` is the default for each: AWS and the embedded store honor all of it; of other servers,
 /// the first write that needs it probes `conditional_puts`, and on nothing else is relied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct ServerCapabilities {
     /// `If-Match` and `If-None-Match` on PutObject. Without it, files are not edited safely and libraries cannot be
     /// published.
@@ -104,6 +134,15 @@ pub struct ServerCapabilities {
     pub conditional_uploads: Option<bool>,
     /// `If-Match` on DeleteObject. Without it, a deletion looks at the object first.
     pub conditional_deletes: Option<bool>,
+}
+
+impl ServerCapabilities {
+    setters! {
+        conditional_puts: some bool;
+        conditional_copies: some bool;
+        conditional_uploads: some bool;
+        conditional_deletes: some bool;
+    }
 }
 
 impl Settings {
@@ -141,7 +180,7 @@ impl Settings {
     pub fn from_env() -> Result<Self> {
         let bucket = var(env::BUCKET).ok_or_else(no_bucket)?;
         let role = var(env::ROLE_ARN).map(Role::new);
-        Ok(Self { endpoint_url: endpoint_from_env(), role, ..Self::new(bucket) })
+        Ok(Self { endpoint_url: env::endpoint_url(), role, ..Self::new(bucket) })
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -199,6 +238,7 @@ impl Settings {
 /// let settings = Settings { role: Some(role), ..Settings::new("acme-skillfs") };
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Role {
     /// Its ARN.
     pub arn: String,
@@ -221,6 +261,18 @@ pub struct Role {
     /// How many sets of credentials are held at once: one for each set of libraries, one for each thread. Default 10,000;
     /// they take some 3 KiB each.
     pub max_scopes: u64,
+}
+
+impl Role {
+    setters! {
+        external_id: some into String;
+        session_tags: bool;
+        compact_policy: bool;
+        kms: bool;
+        duration: Duration;
+        sts_endpoint_url: some into String;
+        max_scopes: u64;
+    }
 }
 
 impl Role {
@@ -351,11 +403,6 @@ fn check_secret(name: &str, value: &str) -> Result<()> {
         .with_hint("look for a stray space or line end in it"))
 }
 
-/// The endpoint that the environment names: ours first, then the two of AWS.
-pub(crate) fn endpoint_from_env() -> Option<String> {
-    [env::ENDPOINT_URL, env::AWS_ENDPOINT_URL_S3, env::AWS_ENDPOINT_URL].into_iter().find_map(var)
-}
-
 /// Where STS is, for a storage at this address: there too, unless that is AWS. `None` is AWS's own place.
 pub(crate) fn sts_endpoint(role: &Role, storage: Option<&str>) -> Option<String> {
     let s3 = var(env::AWS_ENDPOINT_URL_S3);
@@ -366,12 +413,6 @@ pub(crate) fn sts_endpoint(role: &Role, storage: Option<&str>) -> Option<String>
         (!of_aws).then(|| storage.unwrap_or_default().to_owned())
     };
     role.sts_endpoint_url.clone().or_else(|| var(env::AWS_ENDPOINT_URL_STS)).or_else(beside)
-}
-
-/// A flag, else an environment variable that is not empty.
-#[cfg(feature = "cli")]
-pub(crate) fn given(flag: &Option<String>, name: &str) -> Option<String> {
-    flag.clone().or_else(|| var(name))
 }
 
 fn var(name: &str) -> Option<String> {
@@ -390,11 +431,19 @@ pub(crate) fn no_bucket() -> Error {
 /// What was asked for is remembered for so long, and asked for anew in the background when half of the time
 /// is over. Zero asks the storage every time; what has not changed is still not sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Freshness {
     /// In `/skills`. Default 10 s.
     pub skills: Duration,
     /// In `/workspace` and `/ticket`. Default 1 s.
     pub files: Duration,
+}
+
+impl Freshness {
+    setters! {
+        skills: Duration;
+        files: Duration;
+    }
 }
 
 impl Freshness {
@@ -413,12 +462,20 @@ impl Default for Freshness {
 
 /// How long the releases of published libraries are kept. Every publisher of a bucket should use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retention {
     /// This many of the newest releases stay listed, and can be rolled back to. Default 20.
     pub releases: usize,
     /// A release that was superseded more recently than this stays listed; an unreferenced object that is
     /// younger than this is not pruned. Default 7 days.
     pub grace: Duration,
+}
+
+impl Retention {
+    setters! {
+        releases: usize;
+        grace: Duration;
+    }
 }
 
 impl Default for Retention {
@@ -429,6 +486,7 @@ impl Default for Retention {
 
 /// Time limits of requests.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct Timeouts {
     /// To open a connection. Default 1 s.
     pub connect: Duration,
@@ -437,6 +495,14 @@ pub struct Timeouts {
     pub attempt: Duration,
     /// For a request with all its attempts. Default 8 s.
     pub operation: Duration,
+}
+
+impl Timeouts {
+    setters! {
+        connect: Duration;
+        attempt: Duration;
+        operation: Duration;
+    }
 }
 
 impl Default for Timeouts {
@@ -451,6 +517,7 @@ impl Default for Timeouts {
 
 /// An access key that does not come from the AWS chain. Its secrets print as `***`.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct StaticCredentials {
     /// The public half.
     pub access_key_id: String,
@@ -458,6 +525,12 @@ pub struct StaticCredentials {
     pub secret_access_key: String,
     /// The token of temporary credentials.
     pub session_token: Option<String>,
+}
+
+impl StaticCredentials {
+    setters! {
+        session_token: some into String;
+    }
 }
 
 impl StaticCredentials {

@@ -34,7 +34,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// All of them, the best first; what was skipped is last.
-    pub const ALL: [Self; 5] = [Self::Good, Self::Note, Self::Warning, Self::Wrong, Self::Skipped];
+    pub const ALL: &[Self] = &[Self::Good, Self::Note, Self::Warning, Self::Wrong, Self::Skipped];
 
     /// The stable name, as it stands in JSON.
     #[must_use]

@@ -145,9 +145,11 @@ impl Embedded {
         self.put_many(bucket, objects, true).await
     }
 
-    /// The same for objects that are not there; those that are stay as they are.
-    #[cfg(feature = "cli")]
-    pub(crate) async fn put_missing(
+    /// The same for objects that do not exist; existing ones are left unchanged.
+    ///
+    /// # Errors
+    /// As [`Embedded::put_all`].
+    pub async fn put_missing(
         &self,
         bucket: &str,
         objects: impl IntoIterator<Item = (String, Bytes)>,

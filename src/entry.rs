@@ -11,6 +11,7 @@ use crate::path::VirtualPath;
 
 /// How far a listing goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Depth {
     /// The entries of the directory.
     One,
@@ -21,6 +22,7 @@ pub enum Depth {
 /// A file or a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum EntryKind {
     /// Has content. Stands before a directory of the same name.
     File,
@@ -30,6 +32,7 @@ pub enum EntryKind {
 
 /// One file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Entry {
     /// The full virtual path.
     pub path: VirtualPath,
@@ -64,6 +67,7 @@ impl Entry {
 
 /// All entries of a directory, sorted by path bytes; of one path the file stands first.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Listing {
     /// The entries.
     pub entries: Vec<Entry>,
@@ -84,6 +88,7 @@ impl Listing {
 
 /// Some entries of a directory, in key order: `a-b` comes before what lies in `a/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
@@ -93,6 +98,7 @@ pub struct Page {
 
 /// A directory with all that lies in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Tree {
     /// The file or directory itself.
     #[serde(flatten)]
@@ -149,8 +155,9 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// `2026-11-16T09:30:00Z`, as in JSON.
-pub(crate) fn format_time(time: SystemTime) -> String {
+/// Formats a time as in JSON: `2026-11-16T09:30:00Z`; `-` for a year that no calendar has.
+#[must_use]
+pub fn format_time(time: SystemTime) -> String {
     let seconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_secs()).ok(),
         Err(before) => i64::try_from(before.duration().as_secs()).ok().map(|seconds| -seconds),

@@ -24,7 +24,7 @@ macro_rules! kinds {
 
         impl ErrorKind {
             /// All of them, in the order of the contract.
-            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$kind),*];
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
 
             /// The stable name, as it stands in JSON: `not_found`, `binary_file`, …
             #[must_use]
@@ -112,7 +112,9 @@ struct ErrorData {
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error of this kind, with a message of one line.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorData {
             kind,
             message: message.into(),
@@ -124,8 +126,9 @@ impl Error {
         }))
     }
 
-    /// Keeps the first path that is given: the innermost one is the precise one.
-    pub(crate) fn at(mut self, path: impl fmt::Display) -> Self {
+    /// Adds the path it happened to. The first one is kept: the innermost is the most precise.
+    #[must_use]
+    pub fn at(mut self, path: impl fmt::Display) -> Self {
         self.0.path.get_or_insert_with(|| shorten(&path.to_string()));
         self
     }
@@ -136,12 +139,16 @@ impl Error {
         self.at(path)
     }
 
-    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    /// Adds what to do next.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 
-    pub(crate) fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into().into());
         self
     }

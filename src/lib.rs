@@ -103,6 +103,8 @@
 
 #![cfg_attr(not(feature = "embedded"), allow(rustdoc::broken_intra_doc_links))]
 
+mod options;
+
 mod error;
 
 mod id;
@@ -141,21 +143,17 @@ pub mod admin;
 
 mod doctor;
 
-#[cfg(feature = "cli")]
-#[doc(hidden)]
-pub mod cli;
-
 pub use crate::ambient::{Clock, Randomness};
 pub use crate::backend::{
-    Capabilities, Deleted, Edited, FileBytes, FileHits, GlobResult, Grep, GrepLine, GrepResult, NotSearched,
-    Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
+    Capabilities, Deleted, Edited, FileBytes, FileHits, Glob, GlobResult, Grep, GrepLine, GrepResult,
+    NotSearched, Overwrite, S3Backend, SkillFs, TextFile, Transferred, Window, WriteMode, Written,
 };
 pub use crate::cache::CacheCounts;
 pub use crate::config::{
     Freshness, Retention, Role, ServerCapabilities, Settings, StaticCredentials, Timeouts, env,
 };
 pub use crate::doctor::{Check, Diagnosis, Verdict};
-pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree};
+pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree, format_time};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 pub use crate::index::Digest;
@@ -165,7 +163,7 @@ pub use crate::manifest::{
 pub use crate::mount::{Access, Grants, Library, Mount, ObjectKey, Quota, Session};
 pub use crate::path::{IntoPath, SkillPath, VirtualPath};
 pub use crate::skill::{
-    AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, Resource,
-    ResourceKind, Skill, SkillLibrary, Unknown, available_skills, check_folder,
+    AvailableSkill, Budgeted, CatalogFormat, Category, Dependencies, LoadedSkill, LocalSkill, PromptText,
+    Resource, ResourceKind, Skill, SkillLibrary, SkillPaths, Unknown, available_skills, check_folder,
 };
-pub use crate::store::{Components, RequestCounts, SessionCredentials};
+pub use crate::store::{Components, RequestCounts, SessionCredentials, aborts_finished};

@@ -35,6 +35,7 @@ pub(crate) fn skill_file<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n
 /// How much a finding matters, the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Severity {
     /// Worth knowing.
     Info,
@@ -46,6 +47,7 @@ pub enum Severity {
 
 /// Something about a skill that its author should know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct Diagnostic {
     /// The file it is about.
     pub file: String,

@@ -15,7 +15,7 @@ use serde::Serialize;
 pub use self::catalog::{AvailableSkill, available_skills};
 pub(crate) use self::heads::{FIRST_BYTES, MOST_BYTES, head_of};
 pub use self::library::{Dependencies, SkillLibrary, Unknown};
-pub use self::load::LoadedSkill;
+pub use self::load::{LoadedSkill, PromptText, SkillPaths};
 pub(crate) use self::local::judge;
 pub use self::local::{LocalSkill, check_folder};
 use crate::id::LibraryId;
@@ -93,6 +93,7 @@ pub struct Resource {
 /// What a resource is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum ResourceKind {
     /// Text beside `SKILL.md`, to read on.
     Disclosure,
@@ -150,6 +151,7 @@ pub struct Category {
 
 /// How a catalogue is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CatalogFormat {
     /// By category, one line a skill.
     Markdown,

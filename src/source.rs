@@ -39,6 +39,7 @@ mod scan;
 mod tools;
 mod write;
 
+use std::fmt;
 use std::fs::File;
 use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
@@ -50,7 +51,7 @@ use serde::Serialize;
 #[cfg(feature = "import")]
 pub use self::archive::Format;
 #[cfg(feature = "import")]
-pub use self::export::{Exported, ExportedSkill, export};
+pub use self::export::{Exported, ExportedSkill, export, export_file};
 #[cfg(feature = "import")]
 pub use self::import::{
     Confirm, DANGEROUS_CAPABILITIES, ImportOptions, Imported, ImportedSkill, RefusedSkill, import,
@@ -65,6 +66,7 @@ pub use self::write::{Existing, FolderWritten, write_folder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
 use crate::manifest::{Diagnostic, Document, skill_file_rank};
+use crate::options::setters;
 use crate::path::{SkillPath, check_relative, parents};
 
 /// What is kept until nobody needs the files in it: the folder that an archive or a repository lies in.
@@ -94,6 +96,7 @@ pub struct Source {
     pub origin: Origin,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
+    pub(crate) strict: bool,
     #[cfg_attr(not(feature = "import"), expect(dead_code, reason = "only what is unpacked needs it"))]
     kept: Option<TempGuard>,
 }
@@ -279,6 +282,14 @@ pub struct Origin {
     pub commit: Option<String>,
 }
 
+/// The location, and the commit where one is known.
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.location)?;
+        self.commit.iter().try_for_each(|commit| write!(f, " at {commit}"))
+    }
+}
+
 impl Origin {
     fn new(kind: OriginKind, location: String) -> Self {
         Self { kind, location, reference: None, commit: None }
@@ -321,6 +332,7 @@ impl Skipped {
 
 /// How a source is read.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct SourceOptions {
     /// How it is laid out. Default: told from what is in it.
     pub layout: Option<Layout>,
@@ -328,10 +340,23 @@ pub struct SourceOptions {
     pub category: Option<String>,
     /// How much is read.
     pub limits: Limits,
+    /// Whether publishing refuses skills that do not conform to the specification, and not only those that cannot be
+    /// loaded. Default false.
+    pub strict: bool,
+}
+
+impl SourceOptions {
+    setters! {
+        layout: some Layout;
+        category: some into String;
+        limits: Limits;
+        strict: bool;
+    }
 }
 
 /// How much of a source is read; more is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Files and folders. Default 50,000.
     pub max_entries: usize,
@@ -344,6 +369,16 @@ pub struct Limits {
     /// How many times the size of an archive may be unpacked from it. Default 100.
     /// What is smaller than 1 MiB in the end is not measured.
     pub max_ratio: u64,
+}
+
+impl Limits {
+    setters! {
+        max_entries: usize;
+        max_depth: usize;
+        max_file_bytes: u64;
+        max_unpacked_bytes: u64;
+        max_ratio: u64;
+    }
 }
 
 impl Default for Limits {
@@ -418,6 +453,7 @@ impl Source {
             layout: Layout::Folder,
             origin,
             skipped: Vec::new(),
+            strict: options.strict,
             kept,
         };
         layout::read(&mut source, folder, name, options)?;

@@ -48,8 +48,7 @@ pub(crate) use self::inspect::{Heard, Trouble, Versioning};
 pub use self::intercept::RequestCounts;
 pub(crate) use self::list::{Listed, Lister};
 pub(crate) use self::object::{ByteRange, Meta};
-#[cfg(feature = "cli")]
-pub(crate) use self::parts::all_aborted;
+pub use self::parts::aborts_finished;
 pub(crate) use self::parts::{LastWork, Parts};
 pub use self::sts::SessionCredentials;
 pub(crate) use self::write::{Condition, PartSource, Payload, Put, Write};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use skillfs::admin::{IntoKind, NewFile, NewLibrary, NewSkill, PushOptions};
+use skillfs::admin::{IntoKind, LibraryChange, NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::{
     Freshness, Library, LibraryId, Role, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
     UserId,
@@ -22,45 +22,47 @@ pub(crate) async fn connect(place: &Place) -> Result<SkillFs> {
 
 /// The same whose answers are fresh for another while.
 pub(crate) async fn connect_bound(place: &Place, bound: Duration) -> Result<SkillFs> {
-    let settings = Settings { freshness: Freshness::all(bound), ..settings(place) };
+    let settings = settings(place).freshness(Freshness::all(bound));
     Ok(SkillFs::connect(&settings).await?)
 }
 
 /// The same with a cache of so many bytes.
 pub(crate) async fn connect_cache(place: &Place, cache_bytes: u64) -> Result<SkillFs> {
-    let settings = Settings { cache_bytes, ..settings(place) };
+    let settings = settings(place).cache_bytes(cache_bytes);
     Ok(SkillFs::connect(&settings).await?)
 }
 
 /// The same that asks the storage each time.
 pub(crate) async fn connect_uncached(place: &Place) -> Result<SkillFs> {
     let freshness = Freshness::all(Duration::ZERO);
-    Ok(SkillFs::connect(&Settings { freshness, cache_bytes: 0, ..settings(place) }).await?)
+    Ok(SkillFs::connect(&settings(place).freshness(freshness).cache_bytes(0)).await?)
 }
 
 /// The same whose sessions assume a role.
 pub(crate) async fn connect_role(place: &Place, sts: &str) -> Result<SkillFs> {
-    let role =
-        Role { sts_endpoint_url: Some(sts.to_owned()), ..Role::new("arn:aws:iam::123456789012:role/bench") };
-    Ok(SkillFs::connect(&Settings { role: Some(role), ..settings(place) }).await?)
+    let role = Role::new("arn:aws:iam::123456789012:role/bench").sts_endpoint_url(sts.to_owned());
+    Ok(SkillFs::connect(&settings(place).role(role)).await?)
 }
 
 fn settings(place: &Place) -> Settings {
     let mut credentials = StaticCredentials::new(&place.access_key, &place.secret_key);
     credentials.session_token.clone_from(&place.token);
-    Settings {
-        endpoint_url: Some(place.endpoint.clone()),
-        region: Some(REGION.to_owned()),
-        credentials: Some(credentials),
-        freshness: Freshness::all(BOUND),
-        ..Settings::new(&place.bucket)
-    }
+    Settings::new(&place.bucket)
+        .endpoint_url(place.endpoint.clone())
+        .region(REGION.to_owned())
+        .credentials(credentials)
+        .freshness(Freshness::all(BOUND))
 }
 
 /// A session with the skills of a user and the workspace of a thread. The user is the tenant.
 pub(crate) fn session(fs: &SkillFs, user: &str, thread: &str) -> Result<S3Backend> {
     let (user, thread) = (Some(UserId::parse(user)?), Some(ThreadId::parse(thread)?));
-    Ok(fs.session(&Session { user, thread, ..Session::default() }))
+    Ok(fs.session(&{
+        let mut made = Session::default();
+        made.user = user;
+        made.thread = thread;
+        made
+    }))
 }
 
 /// A session with the skills of a shared library and the workspace of a user's thread.
@@ -68,7 +70,11 @@ pub(crate) fn session_in(fs: &SkillFs, user: &str, thread: &str, shared: &str) -
     // Each user has a library that no other has, or all of them would have the same credentials.
     let libraries = vec![LibraryId::parse(shared)?, LibraryId::parse(&format!("of-{user}"))?];
     let thread = Some(ThreadId::parse(thread)?);
-    Ok(fs.session(&Session { thread, libraries, ..Session::default() }))
+    Ok(fs.session(&{
+        let mut made = Session::default().libraries(libraries);
+        made.thread = thread;
+        made
+    }))
 }
 
 /// The same session; what it reads is checked with the storage.
@@ -79,8 +85,8 @@ pub(crate) fn checking(session: &S3Backend) -> S3Backend {
 /// A session with the skills of a library and nothing else.
 pub(crate) fn session_of(fs: &SkillFs, library: &Library) -> S3Backend {
     let session = match library {
-        Library::User(user) => Session { user: Some(user.clone()), ..Session::default() },
-        Library::Shared(library) => Session { libraries: vec![library.clone()], ..Session::default() },
+        Library::User(user) => Session::default().user(user.clone()),
+        Library::Shared(library) => Session::default().libraries(vec![library.clone()]),
     };
     fs.session(&session)
 }
@@ -88,7 +94,11 @@ pub(crate) fn session_of(fs: &SkillFs, library: &Library) -> S3Backend {
 /// A session with a user's own skills and those of a shared library.
 pub(crate) fn session_beside(fs: &SkillFs, user: &str, shared: &str) -> Result<S3Backend> {
     let (user, libraries) = (Some(UserId::parse(user)?), vec![LibraryId::parse(shared)?]);
-    Ok(fs.session(&Session { user, libraries, ..Session::default() }))
+    Ok(fs.session(&{
+        let mut made = Session::default().libraries(libraries);
+        made.user = user;
+        made
+    }))
 }
 
 pub(crate) fn user_library(user: &str) -> Result<Library> {
@@ -116,8 +126,8 @@ pub(crate) fn index_key(library: &Library) -> String {
 pub(crate) async fn publish(fs: &SkillFs, library: &Library) -> Result<()> {
     let mut options = PushOptions::default();
     options.into = IntoKind::Published;
-    let plan = fs.plan_index(library, &options).await?;
-    let done = fs.publish(&plan, &|_| ()).await?;
+    let plan = fs.library(library).plan(LibraryChange::Index, &options).await?;
+    let done = fs.library(&plan.library).publish(&plan).await?;
     ensure!(done.release.is_some() && done.mirror_error.is_none(), "not published: {done:?}");
     Ok(())
 }
@@ -143,8 +153,8 @@ pub(crate) async fn remove(fs: &SkillFs, library: &Library, skill: String) -> Re
 }
 
 async fn release(fs: &SkillFs, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<()> {
-    let plan = fs.plan(library, new, options).await?;
-    let done = fs.publish(&plan, &|_| ()).await?;
+    let plan = fs.library(library).plan(new, options).await?;
+    let done = fs.library(&plan.library).publish(&plan).await?;
     ensure!(done.release.is_some(), "nothing was released");
     ensure!(done.drift.is_empty() && done.mirror_error.is_none(), "the mirror is not complete: {done:?}");
     Ok(())

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::library::{LibraryKind, LibraryState, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
+use super::work::PushProgress;
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};
-use crate::mount::{Identity, Library, Mounts, Session};
+use crate::mount::{Identity, Mounts, Session};
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::source::{SkillFiles, SourceFile};
 
@@ -76,28 +77,28 @@ impl SkillFs {
             shared: shared.into_iter().filter_map(|id| LibraryId::try_from(id).ok()).collect(),
         })
     }
+}
 
-    /// The skills of a library, sorted by path. Costs one request for a published library, and a listing for a plain
-    /// one.
+impl LibraryAdmin {
+    /// The skills of the library, sorted by path. Costs one request for a published library, and a listing for a
+    /// plain one.
     ///
     /// # Errors
     /// Those of the storage.
-    pub async fn library_skills(&self, library: &Library) -> Result<Vec<ListedSkill>> {
-        Ok(skills(&self.access(library).load().await?))
+    pub async fn list(&self) -> Result<Vec<ListedSkill>> {
+        Ok(skills(&self.load().await?))
     }
 
-    /// What a library contains. Costs what [`SkillFs::library_skills`] does, and a listing of what is stored for its
-    /// releases.
+    /// Counts and sizes. Costs what [`LibraryAdmin::list`] does, plus a listing of the blobs of its releases.
     ///
     /// # Errors
     /// Those of the storage.
-    pub async fn library_stats(&self, library: &Library) -> Result<LibraryStats> {
-        let access = self.access(library);
-        let state = access.load().await?;
+    pub async fn stats(&self) -> Result<LibraryStats> {
+        let state = self.load().await?;
         let skills = skills(&state);
         let index = state.index();
         let stored = match index {
-            Some(_) => access.backend.objects(&library.blobs()).await?,
+            Some(_) => self.backend.objects(&self.library.blobs()).await?,
             None => Vec::new(),
         };
         Ok(LibraryStats {
@@ -112,36 +113,30 @@ impl SkillFs {
         })
     }
 
-    /// Reads skills of a library as they are at one moment, with all their files, and hands each to `take`; also
-    /// the descriptions of categories, as a skill of that one file. Tells how many there were.
+    /// Reads skills with all their files, as they are at one moment; then, for each category that has a description,
+    /// an item with that one file. `category` selects a part of the library; empty is all of it.
+    ///
+    /// Costs one request for the index, or a listing, and one for each file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is none; what `take` says; those of the storage.
-    pub async fn pull(
-        &self,
-        library: &Library,
-        category: Option<&str>,
-        mut take: impl FnMut(SkillFiles) -> Result<()> + Send,
-        watch: super::PushWatch<'_>,
-    ) -> Result<u64> {
-        let backend = self.access(library).backend.pinned().await?;
+    /// [`ErrorKind::NotFound`] when there are no skills; those of the storage.
+    pub async fn read(&self, category: &str) -> Result<Vec<SkillFiles>> {
+        let backend = self.backend.pinned().await?;
         let union = backend.union_all().await?;
-        let category = category.unwrap_or_default();
         let within = |path: &str| is_within(path, category);
         let mut groups: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for path in union.skills().map(|(path, _)| path.as_str()).filter(|path| within(path)) {
             groups.insert(path, union.files_in(path).map(|(name, _)| name).collect());
         }
         if groups.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, format!("there are no skills in {library}"))
-                .with_hint("check the name and the category"));
+            let message = format!("there are no skills in {}", self.library);
+            return Err(Error::new(ErrorKind::NotFound, message).with_hint("check the name and the category"));
         }
-        let skills = groups.len() as u64;
         for (path, _) in union.descriptions().filter(|(path, _)| within(path)) {
             groups.entry(path).or_default().push("DESCRIPTION.md");
         }
         let total: u64 = groups.values().map(|names| names.len() as u64).sum();
-        let mut done = 0;
+        let (mut done, mut all) = (0, Vec::new());
         let backend = &backend;
         for (path, names) in groups {
             let reads = names.iter().map(|name| async move {
@@ -151,10 +146,10 @@ impl SkillFs {
             });
             let files = at_once(READS_AT_ONCE, reads.collect()).await?;
             done += files.len() as u64;
-            take(SkillFiles::new(path, files)?)?;
-            watch(super::PushProgress { phase: "reading", files: (done, total), bytes: (0, 0) });
+            all.push(SkillFiles::new(path, files)?);
+            self.progress.report(PushProgress { phase: "reading", files: (done, total), bytes: (0, 0) });
         }
-        Ok(skills)
+        Ok(all)
     }
 }
 

@@ -13,6 +13,7 @@ use crate::path::{is_within, parents};
 /// What happens to a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Action {
     /// It is new.
     Create,
@@ -31,6 +32,7 @@ pub enum Action {
 /// What happens to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum FileAction {
     /// It is new.
     Add,
@@ -41,8 +43,9 @@ pub enum FileAction {
 }
 
 impl FileAction {
-    /// What was done to the file, in one word.
-    pub(crate) fn done(self) -> &'static str {
+    /// What was done to the file, in one word: `added`, `changed` or `removed`.
+    #[must_use]
+    pub fn done(self) -> &'static str {
         match self {
             Self::Add => "added",
             Self::Change => "changed",

@@ -6,13 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::compare::FileAction;
-use super::library::{LibraryAccess, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, READS_AT_ONCE, at_once};
 use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, MirrorKey};
-use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, Mirror};
-use crate::mount::Library;
 use crate::store::Meta;
 
 /// A key of the mirror that others have changed.
@@ -71,7 +69,7 @@ pub(super) struct Recorded {
 
 impl Recorded {
     /// What a record says. Contents are those of the release that was mirrored, where that can be read.
-    pub(super) async fn of(access: &LibraryAccess, index: &Index, mirror: Option<&Mirror>) -> Self {
+    pub(super) async fn of(access: &LibraryAdmin, index: &Index, mirror: Option<&Mirror>) -> Self {
         let Some(mirror) = mirror else { return Self::default() };
         let record;
         let release = match index.releases.iter().find(|note| note.id == mirror.id) {
@@ -112,7 +110,7 @@ impl Recorded {
 
 /// Compares every key of the mirror with the newest release. Keys whose ETag is not the recorded one are read.
 pub(super) async fn compare(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     index: &Index,
     recorded: &Recorded,
     present: BTreeMap<String, Meta>,
@@ -150,7 +148,7 @@ pub(super) async fn compare(
 
 /// Which of these contents a listed release has at their paths.
 pub(super) async fn named(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     index: &Index,
     mut unclear: BTreeMap<String, Digest>,
 ) -> BTreeSet<String> {
@@ -184,7 +182,7 @@ pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, ComparedKey>) -
 /// [`ErrorKind::Conflict`] while the mirror is not at the newest release: what it has not written yet would be
 /// taken for a change.
 pub(super) async fn to_publish(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     index: &Index,
 ) -> Result<BTreeMap<String, Option<NewFile>>> {
     let mirror = access.read_mirror().await?.and_then(|found| found.value);
@@ -202,18 +200,17 @@ pub(super) async fn to_publish(
     Ok(drift.map(|(path, key)| (path.clone(), key.seen.and_then(|seen| new(path, seen)))).collect())
 }
 
-impl SkillFs {
+impl LibraryAdmin {
     /// What others have changed in the keys of a published library; nothing for a plain one.
     ///
     /// Costs the index, the record of the mirror, a listing, and one request for each key that differs.
     ///
     /// # Errors
     /// Those of the storage; [`ErrorKind::Corrupt`] when the index is damaged.
-    pub async fn drift(&self, library: &Library) -> Result<Vec<Drift>> {
-        let access = self.access(library);
-        let index = access.read_index().await?.filter(|found| found.value.is_published());
+    pub async fn drift(&self) -> Result<Vec<Drift>> {
+        let index = self.read_index().await?.filter(|found| found.value.is_published());
         let Some(index) = index else { return Ok(Vec::new()) };
-        Ok(compare_mirror(&access, &index.value).await?.drift)
+        Ok(compare_mirror(self, &index.value).await?.drift)
     }
 }
 
@@ -224,7 +221,7 @@ pub(crate) struct MirrorState {
     pub(crate) behind: u64,
 }
 
-pub(super) async fn compare_mirror(access: &LibraryAccess, index: &Index) -> Result<MirrorState> {
+pub(super) async fn compare_mirror(access: &LibraryAdmin, index: &Index) -> Result<MirrorState> {
     let mirror = access.read_mirror().await?.and_then(|found| found.value);
     let compared = compare_recorded(access, index, mirror.as_ref()).await?;
     let behind = compared.values().filter(|key| matches!(key.act, Act::Write | Act::Delete)).count() as u64;
@@ -233,7 +230,7 @@ pub(super) async fn compare_mirror(access: &LibraryAccess, index: &Index) -> Res
 
 /// Every key as it is now, compared with what the mirror's record says.
 async fn compare_recorded(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     index: &Index,
     mirror: Option<&Mirror>,
 ) -> Result<BTreeMap<String, ComparedKey>> {

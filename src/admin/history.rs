@@ -4,10 +4,9 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use crate::backend::SkillFs;
+use super::library::LibraryAdmin;
 use crate::error::Result;
 use crate::index::{Index, ReleaseNote, time_at};
-use crate::mount::Library;
 
 /// A release, in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,13 +51,13 @@ impl Release {
     }
 }
 
-impl SkillFs {
+impl LibraryAdmin {
     /// The releases of a library that can be rolled back to, the newest first. One request.
     ///
     /// # Errors
     /// Those of the storage.
-    pub async fn releases(&self, library: &Library) -> Result<Vec<Release>> {
-        let Some(found) = self.access(library).read_index().await? else { return Ok(Vec::new()) };
+    pub async fn releases(&self) -> Result<Vec<Release>> {
+        let Some(found) = self.read_index().await? else { return Ok(Vec::new()) };
         Ok(found.value.releases.iter().rev().map(|note| Release::of(note, &found.value)).collect())
     }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
+use super::work::{Progress, PushProgress};
 use crate::backend::{S3Backend, SkillFs, Union, View, unusable};
+use crate::config::Retention;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Index, Mirror, ReleaseId, ReleaseNote, Unreadable};
 use crate::mount::{Library, WritableKey};
@@ -27,6 +29,7 @@ pub(super) struct Versioned<T> {
 /// How a library is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum LibraryKind {
     /// Nothing is there.
     Empty,
@@ -34,6 +37,18 @@ pub enum LibraryKind {
     Plain,
     /// It is what its index says.
     Published,
+}
+
+impl LibraryKind {
+    /// `empty`, `plain` or `published`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Plain => "plain",
+            Self::Published => "published",
+        }
+    }
 }
 
 /// What a library contains, and how.
@@ -73,21 +88,80 @@ pub(super) fn nothing_there(library: &Library) -> Error {
         .with_hint("check the name, or push skills to it first")
 }
 
-/// A library, and the session that reads and writes it.
-pub(super) struct LibraryAccess {
+/// One library, for its administrators: publishes, compares, verifies, repairs and reads it.
+///
+/// Created by [`SkillFs::library`]. It uses the credentials of the process, never a session role, and always sees
+/// the current state. Cloning it is cheap.
+///
+/// A change is planned, then published: [`plan`](Self::plan) compares and changes nothing, and
+/// [`publish`](Self::publish) does what the plan says. [`push`](Self::push), [`rollback`](Self::rollback),
+/// [`pin`](Self::pin), [`unpin`](Self::unpin), [`remove`](Self::remove) and [`index`](Self::index) do both in one
+/// call.
+///
+/// ```
+/// # #[cfg(feature = "embedded")]
+/// # async fn example() -> skillfs::Result<()> {
+/// use skillfs::admin::{NewFile, NewLibrary, NewSkill, PushOptions};
+/// use skillfs::embedded::Embedded;
+/// use skillfs::{Library, LibraryId, Settings, SkillFs};
+///
+/// let store = Embedded::in_memory()?;
+/// store.create_bucket("my-bucket").await?;
+/// let fs = SkillFs::embedded(&store, &Settings::new("my-bucket")).await?;
+///
+/// let contracts = fs.library(&Library::Shared(LibraryId::parse("contracts")?));
+/// let text = "---\nname: sale\ndescription: Drafts sale contracts.\n---\n# Steps\n";
+/// let sale = NewSkill::new("contracts/sale", vec![NewFile::new("SKILL.md", text)]);
+/// let published = contracts.push(NewLibrary::from_iter([sale]), &PushOptions::default()).await?;
+/// assert_eq!((published.release, published.created), (Some(1), 1));
+/// assert_eq!(contracts.list().await?[0].path.as_str(), "contracts/sale");
+/// # Ok(())
+/// # }
+/// # #[cfg(feature = "embedded")]
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct LibraryAdmin {
     pub(super) backend: S3Backend,
     pub(super) library: Library,
+    pub(super) progress: Progress,
 }
 
 impl SkillFs {
-    /// A library for its administrators: on the process's own credentials, and always as it is now.
-    pub(super) fn access(&self, library: &Library) -> LibraryAccess {
-        let backend = self.own_session(&library.session()).fresh();
-        LibraryAccess { backend, library: library.clone() }
+    /// A library for its administrators. No I/O.
+    #[must_use]
+    pub fn library(&self, library: &Library) -> LibraryAdmin {
+        LibraryAdmin::new(self.own_session(&library.session()).fresh(), library)
     }
 }
 
-impl LibraryAccess {
+impl LibraryAdmin {
+    pub(super) fn new(backend: S3Backend, library: &Library) -> Self {
+        Self { backend, library: library.clone(), progress: Progress::default() }
+    }
+
+    /// Reports the progress of long operations to a callback.
+    #[must_use]
+    pub fn on_progress(self, report: impl Fn(PushProgress) + Send + Sync + 'static) -> Self {
+        Self { progress: Progress::new(report), ..self }
+    }
+
+    /// Which library this is.
+    #[must_use]
+    pub fn id(&self) -> &Library {
+        &self.library
+    }
+
+    pub(super) fn conflict_patience(&self) -> Duration {
+        self.backend.settings().conflict_patience
+    }
+
+    pub(super) fn retention(&self) -> Retention {
+        self.backend.settings().retention
+    }
+}
+
+impl LibraryAdmin {
     /// What the library contains. One request for a published library; a listing, too, for any other.
     pub(super) async fn load(&self) -> Result<LibraryState> {
         let index = self.read_index().await?;

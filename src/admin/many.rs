@@ -1,7 +1,8 @@
-//! Publishing the same to many users.
+//! Publishing the same skills to many users.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 
 use super::new::{NewLibrary, PushOptions};
@@ -12,64 +13,68 @@ use crate::error::Result;
 use crate::id::UserId;
 use crate::mount::Library;
 
-/// Users that are published to at once.
+/// Users that are published to concurrently.
 const AT_ONCE: usize = 8;
 
-/// What came of one user: the plan, and what was published; nothing in a dry run.
-pub type PushedToUser = (UserId, Result<(Plan, Option<Published>)>);
+/// The plan for one user's library, and what was published.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Pushed {
+    /// The plan.
+    pub plan: Plan,
+    /// What was published.
+    pub published: Published,
+}
 
 impl SkillFs {
-    /// Publishes the same to many users, eight at once, and tells of each what came of it, in their order. One that
-    /// fails does not stop the others; run again, those that have it already cost two requests.
-    ///
-    /// The first user is published to alone: what is large is then copied from it on the server.
-    pub async fn push_to_users(
-        &self,
-        users: &[UserId],
+    /// Plans a push to the library of each user; eight at a time, in the order of the users.
+    pub fn plan_for_users<'a>(
+        &'a self,
+        users: &'a [UserId],
         new: &NewLibrary,
         options: &PushOptions,
-        dry_run: bool,
-        watch: &(dyn Fn(u64, u64) + Sync),
-    ) -> Vec<PushedToUser> {
-        let (done, total) = (AtomicU64::new(0), users.len() as u64);
-        watch(0, total);
-        let tell = || watch(done.fetch_add(1, Ordering::Relaxed) + 1, total);
-        let mut results = Vec::new();
-        let mut options = options.clone();
-        let mut rest = users.iter();
-        if let Some(first) = rest.next() {
-            let library = Library::User(first.clone());
-            let result = self.push_to(&library, new, &options, dry_run).await;
-            if let Ok((_, Some(published))) = &result {
-                options.copy_from = published.id.clone().map(|id| (library, id));
-            }
-            tell();
-            results.push((first.clone(), result));
-        }
-        let (options, tell) = (&options, &tell);
-        let pushes: Vec<_> = rest
-            .map(|user| async move {
-                let result = self.push_to(&Library::User(user.clone()), new, options, dry_run).await;
-                tell();
-                (user.clone(), result)
-            })
-            .collect();
-        results.extend(stream::iter(pushes).buffered(AT_ONCE).collect::<Vec<_>>().await);
-        results
+    ) -> BoxStream<'a, (&'a UserId, Result<Plan>)> {
+        let (new, options) = (Arc::new(new.clone()), options.clone());
+        let plan = move |user: &'a UserId| {
+            let library = self.library(&Library::User(user.clone()));
+            let (new, options) = (new.clone(), options.clone());
+            async move { (user, library.plan(new, &options).await) }
+        };
+        stream::iter(users).map(plan).buffered(AT_ONCE).boxed()
     }
 
-    async fn push_to(
-        &self,
-        library: &Library,
+    /// Publishes the same skills to the library of each user; eight at a time, in the order of the users.
+    ///
+    /// One that fails does not stop the others. When it is repeated, users that have everything cost two requests
+    /// each. The first user is published to alone; large files are then copied from that library on the server.
+    pub fn push_to_users<'a>(
+        &'a self,
+        users: &'a [UserId],
         new: &NewLibrary,
         options: &PushOptions,
-        dry_run: bool,
-    ) -> Result<(Plan, Option<Published>)> {
-        let plan = self.plan(library, new, options).await?;
-        if dry_run {
-            return Ok((plan, None));
-        }
-        let published = self.publish(&plan, &|_| ()).await?;
-        Ok((plan, Some(published)))
+    ) -> BoxStream<'a, (&'a UserId, Result<Pushed>)> {
+        let (new, mut options) = (Arc::new(new.clone()), options.clone());
+        let Some((first, rest)) = users.split_first() else { return stream::empty().boxed() };
+        let push = move |user: &'a UserId, options: Arc<PushOptions>| {
+            let (library, new) = (self.library(&Library::User(user.clone())), new.clone());
+            async move {
+                let plan = library.plan(new, &options).await?;
+                let published = library.publish(&plan).await?;
+                Ok(Pushed { plan, published })
+            }
+        };
+        let all = async move {
+            let pushed = push(first, Arc::new(options.clone())).await;
+            if let Ok(Pushed { published, .. }) = &pushed {
+                options.copy_from = published.id.clone().map(|id| (Library::User(first.clone()), id));
+            }
+            let options = Arc::new(options);
+            let rest = stream::iter(rest).map(move |user| {
+                let push = push(user, options.clone());
+                async move { (user, push.await) }
+            });
+            stream::once(async move { (first, pushed) }).chain(rest.buffered(AT_ONCE))
+        };
+        stream::once(all).flatten().boxed()
     }
 }

@@ -12,10 +12,10 @@ use bytes::Bytes;
 
 use super::compare::FileAction;
 use super::drift::{self, ComparedKey, Drift, Recorded, SeenKey};
-use super::library::{LibraryAccess, Versioned, at_once, only_over};
+use super::library::{LibraryAdmin, Versioned, at_once, only_over};
 use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
-use super::work::{AT_ONCE, PushWatch, Transfers, WORTH_A_COPY};
+use super::work::{AT_ONCE, Transfers, WORTH_A_COPY};
 use crate::ambient::{Instant, unix_seconds};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, Mirror, ReleaseId};
@@ -42,7 +42,7 @@ pub(super) type Keys = BTreeMap<String, (String, Option<Digest>)>;
 
 /// How the mirror is brought up to date.
 pub(super) struct Mirroring<'a> {
-    pub(super) access: &'a LibraryAccess,
+    pub(super) access: &'a LibraryAdmin,
     /// The release that this process has committed.
     pub(super) own: Option<&'a ReleaseId>,
     /// The release that ours was made on.
@@ -56,8 +56,6 @@ pub(super) struct Mirroring<'a> {
     /// The keys were there before the release: one that is missing now was removed by others.
     pub(super) adopting: bool,
     pub(super) overwrite: bool,
-    pub(super) patience: Duration,
-    pub(super) watch: PushWatch<'a>,
 }
 
 /// What came of a key.
@@ -72,7 +70,7 @@ enum Done {
 
 impl<'a> Mirroring<'a> {
     /// The mirror of a release that somebody else has committed: others' changes stay, and the record is believed.
-    pub(super) fn new(access: &'a LibraryAccess, patience: Duration, watch: PushWatch<'a>) -> Self {
+    pub(super) fn new(access: &'a LibraryAdmin) -> Self {
         Self {
             access,
             own: None,
@@ -82,15 +80,13 @@ impl<'a> Mirroring<'a> {
             thorough: false,
             adopting: false,
             overwrite: false,
-            patience,
-            watch,
         }
     }
 
     /// Brings the mirror to the newest release. What others have changed is left alone, and returned.
     pub(super) async fn complete(&self, newest: Arc<Index>) -> Result<Mirrored> {
         let unanswered = self.access.backend.store().unanswered_writes();
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.access.conflict_patience();
         let (mut index, mut base, mut keys, mut round) = (newest, self.base, self.keys.clone(), 0);
         loop {
             match self.complete_once(&index, base, &mut keys, unanswered).await? {
@@ -264,7 +260,7 @@ impl<'a> Mirroring<'a> {
         let todo: Vec<(String, ComparedKey)> =
             compared.into_iter().filter(|(_, key)| matches!(key.act, Act::Write | Act::Delete)).collect();
         let total = (todo.len() as u64, todo.iter().map(|(path, _)| size(path)).sum());
-        let work = Transfers::new(self.access, "mirroring", total, self.watch);
+        let work = Transfers::new(self.access, "mirroring", total);
         let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
         let phases = [(Act::Delete, true), (Act::Write, false), (Act::Write, true), (Act::Delete, false)];
         for (act, own_file) in phases {

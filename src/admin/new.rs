@@ -1,6 +1,8 @@
 //! What is to be put into a library, and how: skills and files, where their content is, and options.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use bytes::Bytes;
 use crate::index::{BlobOrigin, Digest, ReleaseId};
 use crate::manifest::{Severity, skill_file};
 use crate::mount::Library;
+use crate::options::setters;
 use crate::path::SkillPath;
 use crate::source::{FileContent, OriginKind, SkillFiles, Source, SourceFile};
 
@@ -86,7 +89,10 @@ impl NewSkill {
 }
 
 /// Skills to be published, and the descriptions of their categories.
+///
+/// Made from a [`Source`] (`NewLibrary::from`), from imported skills, or from [`NewSkill`]s (`collect`).
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct NewLibrary {
     /// The skills.
     pub skills: Vec<NewSkill>,
@@ -95,27 +101,37 @@ pub struct NewLibrary {
     /// Only these skills of the library may be deleted.
     pub(crate) only: Option<BTreeSet<String>>,
     /// Where local files are, for as long as they are needed.
-    pub(crate) source: Option<Arc<Source>>,
+    pub(crate) source: Option<KeptAlive>,
 }
 
 impl NewLibrary {
-    /// Publishes nothing; of what is there, these skills may be deleted.
-    #[must_use]
-    pub fn nothing_but(skills: impl IntoIterator<Item = String>) -> Self {
+    /// Publishes nothing; of the existing skills, only these may be deleted.
+    pub(super) fn only_deleting(skills: impl IntoIterator<Item = String>) -> Self {
         Self { only: Some(skills.into_iter().collect()), ..Self::default() }
     }
 
-    /// Keeps the source that the files come from: an unpacked archive goes with it.
-    #[must_use]
-    pub fn keeping(mut self, source: Source) -> Self {
-        self.source = Some(Arc::new(source));
+    /// Keeps alive what the local files belong to: an unpacked archive is deleted with it.
+    pub(super) fn keep_files_of(mut self, source: impl Any + Send + Sync) -> Self {
+        self.source = Some(KeptAlive(Arc::new(source)));
         self
     }
 
-    /// What a source contains. A skill that cannot be loaded is refused; with `strict`, one that the specification
-    /// objects to as well.
-    #[must_use]
-    pub fn of(source: &Source, strict: bool) -> Self {
+    /// Adds the `DESCRIPTION.md` of a category.
+    pub fn describe(&mut self, category: &str, file: &SourceFile) {
+        self.files.insert(format!("{category}/{DESCRIPTION}"), Some(NewFile::from(file)));
+    }
+}
+
+impl FromIterator<NewSkill> for NewLibrary {
+    fn from_iter<T: IntoIterator<Item = NewSkill>>(skills: T) -> Self {
+        Self { skills: skills.into_iter().collect(), ..Self::default() }
+    }
+}
+
+/// All skills of a source. A skill that cannot be loaded is refused; with
+/// [`SourceOptions::strict`](crate::source::SourceOptions::strict), one that does not conform to the specification, too.
+impl From<Source> for NewLibrary {
+    fn from(source: Source) -> Self {
         let skills = source.skills.iter().map(|skill| {
             let mut new = NewSkill::from(&skill.to_files());
             new.refused = match &skill.loaded {
@@ -123,7 +139,7 @@ impl NewLibrary {
                     let worst = said.iter().find(|said| said.severity == Severity::Error).or(said.last());
                     Some(worst.map_or_else(|| "it cannot be loaded".to_owned(), ToString::to_string))
                 }
-                Ok(_) if strict && !skill.problems.is_empty() => Some(skill.problems.join("; ")),
+                Ok(_) if source.strict && !skill.problems.is_empty() => Some(skill.problems.join("; ")),
                 Ok(_) => None,
             };
             new
@@ -143,12 +159,17 @@ impl NewLibrary {
         for category in &source.categories {
             new.describe(&category.path, &category.file);
         }
-        new
+        new.keep_files_of(source)
     }
+}
 
-    /// Gives a category its `DESCRIPTION.md`.
-    pub fn describe(&mut self, category: &str, file: &SourceFile) {
-        self.files.insert(format!("{category}/{DESCRIPTION}"), Some(NewFile::from(file)));
+/// Something that is only held.
+#[derive(Clone)]
+pub(crate) struct KeptAlive(#[expect(dead_code, reason = "it is held, not read")] Arc<dyn Any + Send + Sync>);
+
+impl fmt::Debug for KeptAlive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeptAlive")
     }
 }
 
@@ -171,6 +192,17 @@ pub struct PushOptions {
     /// A library that the same was just published to, and the release: large files are copied from there, on the
     /// server.
     pub(crate) copy_from: Option<(Library, ReleaseId)>,
+}
+
+impl PushOptions {
+    setters! {
+        delete: bool;
+        category: some into String;
+        overwrite: bool;
+        by: into String;
+        source: into String;
+        into: IntoKind;
+    }
 }
 
 /// What kind of library a push leaves.

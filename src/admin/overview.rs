@@ -2,7 +2,7 @@
 //! should be.
 
 use super::drift::{MirrorState, compare_mirror};
-use super::library::{LibraryAccess, LibraryKind};
+use super::library::{LibraryAdmin, LibraryKind};
 use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::mount::Library;
@@ -20,7 +20,7 @@ pub(crate) struct Overview {
 
 impl Overview {
     pub(crate) async fn of(backend: &S3Backend, library: &Library) -> Result<Self> {
-        let access = LibraryAccess { backend: backend.clone(), library: library.clone() };
+        let access = LibraryAdmin::new(backend.clone(), library);
         let state = access.load().await?;
         let index = state.index();
         let mirror = match index.filter(|index| index.is_published()) {

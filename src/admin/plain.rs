@@ -3,19 +3,19 @@
 //! There is no release, and no consistency across files. Files come before their `SKILL.md` and go after it.
 
 use super::compare::Change;
-use super::library::{LibraryAccess, at_once, only_over};
+use super::library::{LibraryAdmin, at_once, only_over};
 use super::plan::Plan;
-use super::work::{AT_ONCE, PushWatch, Transfers};
+use super::work::{AT_ONCE, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::skill_file_rank;
 use crate::path::leaf;
 use crate::store::Meta;
 
 /// How many files were written, and their bytes.
-pub(super) async fn write(access: &LibraryAccess, plan: &Plan, watch: PushWatch<'_>) -> Result<(u64, u64)> {
+pub(super) async fn write(access: &LibraryAdmin, plan: &Plan) -> Result<(u64, u64)> {
     let new = || plan.changes.iter().filter_map(|change| change.after.as_ref());
     let bytes = new().map(|file| file.size).sum();
-    let work = Transfers::new(access, "writing", (plan.changes.len() as u64, bytes), watch);
+    let work = Transfers::new(access, "writing", (plan.changes.len() as u64, bytes));
     let is_skill_file = |path: &str| skill_file_rank(leaf(path)).is_some();
     for (writes, own_file) in [(false, true), (true, false), (true, true), (false, false)] {
         let phase = plan

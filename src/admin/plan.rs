@@ -12,9 +12,9 @@ use super::compare::{
     diff, paths,
 };
 use super::drift;
-use super::library::{LibraryAccess, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
 use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
-use crate::backend::{S3Backend, SkillFs, Union, find_skills};
+use crate::backend::{S3Backend, Union, find_skills};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::Index;
 use crate::mount::Library;
@@ -43,7 +43,7 @@ pub struct Plan {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<String, Option<u64>>,
     #[serde(skip)]
-    pub(super) task: Task,
+    pub(super) change: LibraryChange,
     /// What it was made on.
     #[serde(skip)]
     pub(super) base: LibraryState,
@@ -53,20 +53,55 @@ pub struct Plan {
     pub(super) options: PushOptions,
 }
 
-/// What was asked for. Planned again when another release came first.
+/// A change to a library.
 #[derive(Debug, Clone)]
-pub(super) enum Task {
+#[non_exhaustive]
+pub enum LibraryChange {
+    /// Publishes skills.
     Push(Arc<NewLibrary>),
-    /// The library as it was at a release.
-    Rollback(u64),
-    /// A skill as it was at a release, and pinned to it.
-    Pin {
-        skill: String,
+    /// Restores the library as it was at a release, as a new release.
+    Rollback {
+        /// The number of the release.
         release: u64,
     },
-    Unpin(String),
-    /// What others have changed in the mirror; of a plain library, nothing.
+    /// Restores one skill as it was at a release, and keeps it that way: pushes leave it alone.
+    Pin {
+        /// Its path below `/skills`.
+        skill: String,
+        /// The number of the release.
+        release: u64,
+    },
+    /// Lets pushes change a pinned skill again.
+    Unpin {
+        /// Its path below `/skills`.
+        skill: String,
+    },
+    /// Deletes skills.
+    Remove {
+        /// Their paths below `/skills`.
+        skills: Vec<String>,
+    },
+    /// Publishes what others have changed in the keys of a published library; with [`IntoKind::Published`], a plain
+    /// library as it is.
     Index,
+}
+
+impl From<NewLibrary> for LibraryChange {
+    fn from(new: NewLibrary) -> Self {
+        Self::Push(Arc::new(new))
+    }
+}
+
+impl From<&NewLibrary> for LibraryChange {
+    fn from(new: &NewLibrary) -> Self {
+        Self::Push(Arc::new(new.clone()))
+    }
+}
+
+impl From<Arc<NewLibrary>> for LibraryChange {
+    fn from(new: Arc<NewLibrary>) -> Self {
+        Self::Push(new)
+    }
 }
 
 impl Plan {
@@ -82,7 +117,7 @@ impl Plan {
         !self.changes.is_empty() || !self.pins.is_empty() || self.adopted.is_some()
     }
 
-    /// Whether another plan for the same task changes the same.
+    /// Whether another plan for the same change changes the same.
     pub(super) fn is_same_change(&self, other: &Self) -> bool {
         self.changes.len() == other.changes.len()
             && self.changes.iter().zip(&other.changes).all(|(one, other)| one.is(other))
@@ -93,77 +128,28 @@ impl Plan {
     }
 }
 
-impl SkillFs {
-    /// Compares a library with what is to be published. Changes nothing.
+impl LibraryAdmin {
+    /// Compares the library with a change to it. Changes nothing.
     ///
     /// Costs one request for a published library. For a plain one: one request, a listing, and one request for each
-    /// file of the same size.
+    /// file of the same size. [`LibraryChange::Rollback`] and [`LibraryChange::Pin`] read the record of the release,
+    /// too; [`LibraryChange::Index`] costs what [`LibraryAdmin::drift`] does.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a name that no path can have; [`ErrorKind::Corrupt`] when the index is
-    /// damaged; [`ErrorKind::Conflict`] when a plain library keeps changing.
-    #[instrument(name = "plan", skip_all, fields(%library))]
-    pub async fn plan(&self, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<Plan> {
-        self.plan_task(library, Task::Push(Arc::new(new.clone())), options).await
+    /// [`ErrorKind::InvalidInput`] for a name that no path can have, and for a change that needs a published library;
+    /// [`ErrorKind::NotFound`] when a release is not listed, or has no such skill; [`ErrorKind::Corrupt`] when the
+    /// index is damaged; [`ErrorKind::Conflict`] when a plain library keeps changing.
+    #[instrument(name = "plan", skip_all, fields(library = %self.library))]
+    pub async fn plan(&self, change: impl Into<LibraryChange>, options: &PushOptions) -> Result<Plan> {
+        self.plan_change(change.into(), options).await
     }
 
-    /// What it takes to have a published library as it was at a release: a plan, to be published as a new release.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] when the release is not listed; those of [`SkillFs::plan`].
-    pub async fn plan_rollback(
-        &self,
-        library: &Library,
-        release: u64,
-        options: &PushOptions,
-    ) -> Result<Plan> {
-        self.plan_task(library, Task::Rollback(release), options).await
-    }
-
-    /// What it takes to have one skill as it was at a release, and to keep it so: pushes leave it alone.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] when the release is not listed, or has no such skill; those of [`SkillFs::plan`].
-    pub async fn plan_pin(
-        &self,
-        library: &Library,
-        skill: &str,
-        release: u64,
-        options: &PushOptions,
-    ) -> Result<Plan> {
-        self.plan_task(library, Task::Pin { skill: skill.to_owned(), release }, options).await
-    }
-
-    /// What it takes to let pushes change a pinned skill again.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`] when it is not pinned.
-    pub async fn plan_unpin(&self, library: &Library, skill: &str, options: &PushOptions) -> Result<Plan> {
-        self.plan_task(library, Task::Unpin(skill.to_owned()), options).await
-    }
-
-    /// What it takes to publish what others have changed in the mirror of a published library; with
-    /// [`IntoKind::Published`], a plain library as it is.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a plain library that is not to be published; [`ErrorKind::Conflict`] while
-    /// the mirror is not at the newest release.
-    pub async fn plan_index(&self, library: &Library, options: &PushOptions) -> Result<Plan> {
-        self.plan_task(library, Task::Index, options).await
-    }
-
-    pub(super) async fn plan_task(
-        &self,
-        library: &Library,
-        task: Task,
-        options: &PushOptions,
-    ) -> Result<Plan> {
+    pub(super) async fn plan_change(&self, change: LibraryChange, options: &PushOptions) -> Result<Plan> {
         const ROUNDS: u32 = 5;
-        let access = self.access(library);
-        let again = !matches!(task, Task::Index);
+        let again = !matches!(change, LibraryChange::Index);
         let mut round = 1;
         loop {
-            match plan_once(&access, &task, options).await {
+            match plan_once(self, &change, options).await {
                 // A plain library changed while it was compared.
                 Err(error) if error.kind() == ErrorKind::Conflict && again && round < ROUNDS => round += 1,
                 done => return done,
@@ -172,8 +158,8 @@ impl SkillFs {
     }
 }
 
-async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -> Result<Plan> {
-    let LibraryAccess { backend, library } = access;
+async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &PushOptions) -> Result<Plan> {
+    let LibraryAdmin { backend, library, .. } = access;
     let state = access.load().await?;
     if state.index.is_none() && backend.store().lists_any(&library.releases()).await? {
         let message = format!("{library} has releases, and its index is lost");
@@ -192,8 +178,8 @@ async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -
     let pinned = state.index().map(|index| index.pins.clone()).unwrap_or_default();
     let mut before = LibraryBefore { tree: &state.tree, pins: pinned, digests: Digests::new() };
     let mut pins = BTreeMap::new();
-    let found = match task {
-        Task::Push(new) => {
+    let found = match change {
+        LibraryChange::Push(new) => {
             for (path, _) in paths(new) {
                 library.file(&path)?;
             }
@@ -203,22 +189,23 @@ async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -
             }
             compare(&before, new, options)?
         }
-        Task::Rollback(number) => {
+        LibraryChange::Rollback { release: number } => {
             let index = state.published(library)?;
             let record = recorded(access, index, *number).await?;
             diff(&before, &stored(&record, ""))
         }
-        Task::Pin { skill, release } => {
+        LibraryChange::Pin { skill, release } => {
+            let skill = skill.trim_matches('/');
             let index = state.published(library)?;
             let record = recorded(access, index, *release).await?;
-            if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill.as_str()) {
+            if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill) {
                 let message = format!("release {release} of {library} has no skill `{}`", shorten(skill));
                 return Err(Error::new(ErrorKind::NotFound, message).with_hint(
                     "name it by its path, such as `category/skill`; `admin releases` lists the releases",
                 ));
             }
             if index.pins.get(skill) != Some(release) {
-                pins.insert(skill.clone(), Some(*release));
+                pins.insert(skill.to_owned(), Some(*release));
             }
             let within = format!("{skill}/");
             let mut after = stored(index, "");
@@ -227,18 +214,29 @@ async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -
             before.pins.remove(skill);
             diff(&before, &after)
         }
-        Task::Unpin(skill) => {
+        LibraryChange::Unpin { skill } => {
+            let skill = skill.trim_matches('/');
             if !state.published(library)?.pins.contains_key(skill) {
                 let message = format!("{library} has no pinned skill `{}`", shorten(skill));
                 return Err(Error::new(ErrorKind::NotFound, message)
                     .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
             }
-            pins.insert(skill.clone(), None);
+            pins.insert(skill.to_owned(), None);
             Compared::default()
         }
+        LibraryChange::Remove { skills } => {
+            let skills: Vec<_> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
+            if let Some(missing) = skills.iter().find(|skill| state.tree.skill(skill).is_none()) {
+                let message = format!("{library} has no skill `{}`", shorten(missing));
+                return Err(Error::new(ErrorKind::NotFound, message)
+                    .with_hint("name it by its path, such as `category/skill`"));
+            }
+            let options = PushOptions { delete: true, ..options.clone() };
+            compare(&before, &NewLibrary::only_deleting(skills), &options)?
+        }
         // A plain library is published as it is.
-        Task::Index if state.kind == LibraryKind::Plain && release => Compared::default(),
-        Task::Index => {
+        LibraryChange::Index if state.kind == LibraryKind::Plain && release => Compared::default(),
+        LibraryChange::Index => {
             let index = state.published(library)?;
             let mut after = stored(index, "");
             for (path, file) in drift::to_publish(access, index).await? {
@@ -259,7 +257,7 @@ async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -
         files: found.files,
         adopted,
         pins,
-        task: task.clone(),
+        change: change.clone(),
         base: state,
         changes: found.changes,
         options: options.clone(),
@@ -267,7 +265,7 @@ async fn plan_once(access: &LibraryAccess, task: &Task, options: &PushOptions) -
 }
 
 /// The record of a release that an index lists.
-async fn recorded(access: &LibraryAccess, index: &Index, release: u64) -> Result<Index> {
+async fn recorded(access: &LibraryAdmin, index: &Index, release: u64) -> Result<Index> {
     let library = &access.library;
     let note = index.listed(release).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("{library} has no release {release}, or no longer lists it"))

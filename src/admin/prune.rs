@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::library::{LibraryAccess, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, READS_AT_ONCE, at_once};
 use super::protocol::{self, Retention};
 use crate::ambient::Instant;
-use crate::backend::SkillFs;
 use crate::error::Result;
 use crate::index::Index;
-use crate::mount::Library;
 use crate::store::Meta;
 
 /// What was deleted.
@@ -30,7 +28,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-impl SkillFs {
+impl LibraryAdmin {
     /// Deletes content that no listed release names, once it is older than the grace period of
     /// [`Settings::retention`](crate::Settings::retention).
     ///
@@ -40,13 +38,13 @@ impl SkillFs {
     /// # Errors
     /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the index or a listed release cannot be read: nothing
     /// is deleted then.
-    pub async fn prune(&self, library: &Library) -> Result<Pruned> {
-        prune(&self.access(library), self.retention()).await
+    pub async fn prune(&self) -> Result<Pruned> {
+        prune(self, self.retention()).await
     }
 }
 
-pub(super) async fn prune(access: &LibraryAccess, retention: Retention) -> Result<Pruned> {
-    let LibraryAccess { backend, library } = access;
+pub(super) async fn prune(access: &LibraryAdmin, retention: Retention) -> Result<Pruned> {
+    let LibraryAdmin { backend, library, .. } = access;
     let began = Instant::now();
     let Some(index) = access.read_index().await?.map(|found| found.value) else {
         return Ok(Pruned::default());

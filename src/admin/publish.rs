@@ -12,17 +12,16 @@ use tracing::instrument;
 use super::compare::{Action, Change};
 use super::drift::Drift;
 use super::library::{
-    LibraryAccess, LibraryKind, READS_AT_ONCE, Versioned, at_once, nothing_there, only_over,
+    LibraryAdmin, LibraryKind, READS_AT_ONCE, Versioned, at_once, nothing_there, only_over,
 };
 use super::mirror::{Mirrored, Mirroring};
 use super::new::{IntoKind, NewContent, NewFile, PushOptions};
-use super::plan::{Plan, Task};
+use super::plan::{LibraryChange, Plan};
 use super::protocol::{self, Commit};
 use super::release::{PendingRelease, next_index};
-use super::work::{AT_ONCE, PushWatch, Transfers};
+use super::work::{AT_ONCE, Transfers};
 use super::{plain, prune};
 use crate::ambient::Instant;
-use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, Index, IndexKind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
@@ -67,7 +66,7 @@ pub struct Published {
     pub(crate) id: Option<ReleaseId>,
 }
 
-impl SkillFs {
+impl LibraryAdmin {
     /// Does what a plan says: makes a release, or writes the keys of a plain library.
     ///
     /// A release becomes visible to every reader at once, whole. When another release is committed first, this one
@@ -78,7 +77,7 @@ impl SkillFs {
     /// [`ErrorKind::Conflict`] when another release changed the same: nothing of this one is visible.
     /// [`ErrorKind::Unavailable`] where the server ignores conditional writes.
     #[instrument(name = "publish", skip_all, fields(library = %plan.library))]
-    pub async fn publish(&self, plan: &Plan, watch: PushWatch<'_>) -> Result<Published> {
+    pub async fn publish(&self, plan: &Plan) -> Result<Published> {
         let mut published = Published {
             created: plan.count(Action::Create),
             updated: plan.count(Action::Update),
@@ -88,15 +87,17 @@ impl SkillFs {
             pinned: plan.count(Action::Pinned),
             ..Published::default()
         };
-        let library = &plan.library;
-        let publisher = Publisher { fs: self, access: self.access(library), watch };
-        let access = &publisher.access;
+        let library = &self.library;
+        if plan.library != *library {
+            let message = format!("the plan is for {}, not for {library}", plan.library);
+            return Err(Error::new(ErrorKind::InvalidInput, message).with_hint("plan it for this library"));
+        }
         if plan.changes() {
-            access.backend.check_conditions(library).await?;
+            self.backend.check_conditions(library).await?;
         }
         if !plan.makes_release {
             if plan.changes() {
-                (published.uploaded, published.uploaded_bytes) = plain::write(access, plan, watch).await?;
+                (published.uploaded, published.uploaded_bytes) = plain::write(self, plan).await?;
             }
             return Ok(published);
         }
@@ -104,7 +105,7 @@ impl SkillFs {
             adopting: plan.adopted.is_some(),
             // What was uploaded to a plain library meanwhile becomes a release, and is never replaced.
             overwrite: plan.options.overwrite && plan.adopted.is_none(),
-            ..Mirroring::new(access, self.conflict_patience(), watch)
+            ..Mirroring::new(self)
         };
         if !plan.changes() {
             // What a push that was killed has left behind is completed.
@@ -114,14 +115,14 @@ impl SkillFs {
             return Ok(published);
         }
         let mut upload = PendingRelease {
-            id: access.fresh_id()?,
-            began: access.backend.server_time(),
+            id: self.fresh_id()?,
+            began: self.backend.server_time(),
             blobs: BTreeSet::new(),
             files: 0,
             bytes: 0,
         };
-        let adopted = publisher.adopt(plan, &mut upload).await?;
-        let (index, base) = publisher.commit(plan, &adopted, &mut upload).await?;
+        let adopted = self.adopt(plan, &mut upload).await?;
+        let (index, base) = self.commit(plan, &adopted, &mut upload).await?;
         (published.release, published.id) = (Some(index.release), Some(upload.id.clone()));
         (published.uploaded, published.uploaded_bytes) = (upload.files, upload.bytes);
         // What was in a plain library, and what the release replaces of it, is the mirror's to write.
@@ -144,7 +145,7 @@ impl SkillFs {
         let done = mirroring.complete(index).await;
         note_mirror(&mut published, done);
         if plan.adopted.is_some() && !published.drift.is_empty() {
-            match publisher.publish_uploaded_meanwhile(&plan.options).await {
+            match self.publish_uploaded_meanwhile(&plan.options).await {
                 Ok(second) => {
                     published.uploaded_meanwhile = second.release;
                     (published.drift, published.mirror_error) = (second.drift, second.mirror_error);
@@ -153,7 +154,7 @@ impl SkillFs {
             }
         }
         if number.is_multiple_of(PRUNE_EVERY)
-            && let Err(error) = prune::prune(access, self.retention()).await
+            && let Err(error) = prune::prune(self, self.retention()).await
         {
             tracing::warn!("{library} could not be pruned: {error}");
         }
@@ -165,15 +166,14 @@ impl SkillFs {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] when others have changed keys: publish or revert that first.
-    #[instrument(name = "unpublish", skip_all, fields(%library))]
-    pub async fn unpublish(&self, library: &Library, watch: PushWatch<'_>) -> Result<()> {
-        let publisher = Publisher { fs: self, access: self.access(library), watch };
-        let access = &publisher.access;
-        access.backend.check_conditions(library).await?;
+    #[instrument(name = "unpublish", skip_all, fields(library = %self.library))]
+    pub async fn unpublish(&self) -> Result<()> {
+        let library = &self.library;
+        self.backend.check_conditions(library).await?;
         loop {
-            let base = match access.read_index().await? {
+            let base = match self.read_index().await? {
                 Some(found) if found.value.is_published() => found,
-                None if access.load().await?.kind == LibraryKind::Empty => {
+                None if self.load().await?.kind == LibraryKind::Empty => {
                     return Err(nothing_there(library));
                 }
                 _ => {
@@ -182,8 +182,7 @@ impl SkillFs {
                         .with_hint("its keys are what sessions see; there is nothing to do"));
                 }
             };
-            let mirroring =
-                Mirroring { thorough: true, ..Mirroring::new(access, self.conflict_patience(), watch) };
+            let mirroring = Mirroring { thorough: true, ..Mirroring::new(self) };
             let Mirrored { drift, settled } = mirroring.complete(base.value.clone()).await?;
             if let Some(first) = drift.first() {
                 let path = &first.path;
@@ -202,9 +201,9 @@ impl SkillFs {
                 return Err(Error::new(ErrorKind::Conflict, message).with_hint("try again in an hour"));
             }
             let (release, releases) = (base.value.release, base.value.releases.clone());
-            let plain = Index { release, releases, ..Index::new(IndexKind::Plain, access.fresh_id()?) };
+            let plain = Index { release, releases, ..Index::new(IndexKind::Plain, self.fresh_id()?) };
             let bytes = encode(&plain, library)?;
-            if publisher.swap(&plain, bytes, Some(&base), access.backend.server_time()).await? {
+            if self.swap(&plain, bytes, Some(&base), self.backend.server_time()).await? {
                 return Ok(());
             }
         }
@@ -230,14 +229,7 @@ fn encode(index: &Index, library: &Library) -> Result<Bytes> {
     Err(Error::new(ErrorKind::TooLarge, message).with_hint("split the library"))
 }
 
-/// What the steps of a release share.
-struct Publisher<'a> {
-    fs: &'a SkillFs,
-    access: LibraryAccess,
-    watch: PushWatch<'a>,
-}
-
-impl Publisher<'_> {
+impl LibraryAdmin {
     /// Uploads, records and commits a release. The index that was committed, and the one it was made on.
     async fn commit(
         &self,
@@ -245,7 +237,7 @@ impl Publisher<'_> {
         adopted: &[NewFile],
         upload: &mut PendingRelease,
     ) -> Result<(Arc<Index>, Option<Arc<Index>>)> {
-        let (access, library) = (&self.access, &plan.library);
+        let library = &self.library;
         let mut deadline = None;
         let mut replanned: Option<Plan> = None;
         let mut round = 0;
@@ -259,10 +251,10 @@ impl Publisher<'_> {
                     Error::new(ErrorKind::Timeout, message).with_hint("nothing of it is visible; push again")
                 );
             }
-            let index = next_index(access, plan, adopted, upload, self.fs.retention()).await?;
+            let index = next_index(self, plan, adopted, upload, self.retention()).await?;
             let bytes = encode(&index, library)?;
             let record = library.release(index.release, &index.id);
-            let written = access.backend.put_document(&record, bytes.clone(), Condition::Absent).await;
+            let written = self.backend.put_document(&record, bytes.clone(), Condition::Absent).await;
             written.map_err(|e| e.during("write a release of", library))?;
             if self.swap(&index, bytes, base, upload.began).await? {
                 return Ok((Arc::new(index), base.map(|base| base.value.clone())));
@@ -272,13 +264,13 @@ impl Publisher<'_> {
                     .with_hint("nothing of this one is visible; run it again to see what would change now")
             };
             // What looked like drift may have been a key of that release.
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.fs.conflict_patience());
-            if matches!(plan.task, Task::Index) || Instant::now() >= deadline {
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.conflict_patience());
+            if matches!(plan.change, LibraryChange::Index) || Instant::now() >= deadline {
                 return Err(overtaken());
             }
             round += 1;
-            access.backend.store().pause(round).await;
-            let again = self.fs.plan_task(library, plan.task.clone(), &plan.options).await?;
+            self.backend.store().pause(round).await;
+            let again = self.plan_change(plan.change.clone(), &plan.options).await?;
             if !plan.is_same_change(&again) {
                 return Err(overtaken());
             }
@@ -294,8 +286,8 @@ impl Publisher<'_> {
         base: Option<&Versioned<Arc<Index>>>,
         began: SystemTime,
     ) -> Result<bool> {
-        let LibraryAccess { backend, library } = &self.access;
-        let deadline = Instant::now() + self.fs.conflict_patience();
+        let LibraryAdmin { backend, library, .. } = self;
+        let deadline = Instant::now() + self.conflict_patience();
         let seen = base.map(|base| base.etag.as_str());
         let mut round = 0;
         loop {
@@ -310,7 +302,7 @@ impl Publisher<'_> {
                 Err(error) => return Err(error.during("write the index of", library)),
             };
             // It may have taken effect all the same: the index itself tells.
-            let now = self.access.read_index().await.map_err(Error::uncertain)?;
+            let now = self.read_index().await.map_err(Error::uncertain)?;
             let lists_ours =
                 now.as_ref().is_some_and(|now| now.value.id == index.id || now.value.lists(&index.id));
             let is_base = now.as_ref().map(|now| now.etag.as_str()) == seen;
@@ -331,14 +323,14 @@ impl Publisher<'_> {
     }
 
     fn is_expired(&self, began: SystemTime) -> bool {
-        let age = self.access.backend.server_time().duration_since(began).unwrap_or_default();
-        protocol::push_expired(age, self.fs.retention())
+        let age = self.backend.server_time().duration_since(began).unwrap_or_default();
+        protocol::push_expired(age, self.retention())
     }
 
     /// Reads what a plain library contains and uploads it, as far as the plan does not replace it.
     async fn adopt(&self, plan: &Plan, upload: &mut PendingRelease) -> Result<Vec<NewFile>> {
         let Some(adopted) = &plan.adopted else { return Ok(Vec::new()) };
-        let work = Transfers::new(&self.access, "adopting", (adopted.files, adopted.bytes), self.watch);
+        let work = Transfers::new(self, "adopting", (adopted.files, adopted.bytes));
         let changed: BTreeSet<&str> = plan.changes.iter().map(|change| change.path.as_str()).collect();
         let (work, id) = (&work, &upload.id);
         let kept = plan.base.tree.files_in("").filter(|(path, _)| !changed.contains(path));
@@ -372,7 +364,7 @@ impl Publisher<'_> {
             }
         }
         let total = (wanted.len() as u64, wanted.values().map(|(_, file)| file.size).sum());
-        let work = Transfers::new(&self.access, "uploading", total, self.watch);
+        let work = Transfers::new(self, "uploading", total);
         let from = plan.options.copy_from.as_ref();
         let uploads = wanted.values().map(|(path, file)| work.upload(path, file, &upload.id, from));
         at_once(AT_ONCE, uploads.collect()).await?;
@@ -384,7 +376,7 @@ impl Publisher<'_> {
     async fn publish_uploaded_meanwhile(&self, options: &PushOptions) -> Result<Published> {
         let source = "uploaded while the library was published".to_owned();
         let options = PushOptions { source, into: IntoKind::Same, ..options.clone() };
-        let plan = self.fs.plan_task(&self.access.library, Task::Index, &options).await?;
-        Box::pin(self.fs.publish(&plan, self.watch)).await
+        let plan = self.plan_change(LibraryChange::Index, &options).await?;
+        Box::pin(self.publish(&plan)).await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::compare::{Action, Change};
-use super::library::{LibraryAccess, at_once};
+use super::library::{LibraryAdmin, at_once};
 use super::new::{NewContent, NewFile};
 use super::plan::{Plan, described_category};
 use super::protocol::{self, Retention};
@@ -39,7 +39,7 @@ impl PendingRelease {
 
 /// The index of the release that a plan makes. `adopted` is what a plain library contained, by its path.
 pub(super) async fn next_index(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     plan: &Plan,
     adopted: &[NewFile],
     upload: &PendingRelease,
@@ -114,7 +114,7 @@ fn trim(index: &mut Index, now: u64, retention: Retention) {
 /// What the heads of the skills and the descriptions of the categories say: readers of the index see what readers of
 /// the files would. Only files that changed are read.
 async fn tell_heads(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     plan: &Plan,
     adopted: &[NewFile],
     origin: &Arc<BlobOrigin>,
@@ -145,7 +145,7 @@ async fn tell_heads(
             reads.push((path.clone(), file.clone(), None));
         }
     }
-    let work = Transfers::new(access, "", (0, 0), &|_| ());
+    let work = Transfers::new(access, "", (0, 0));
     let (work, contents, adopted) = (&work, &contents, &adopted);
     let reads = reads.into_iter().map(|(path, file, skill)| async move {
         let blob = NewContent::Blob(file.blob.clone());

@@ -3,48 +3,50 @@
 //!
 //! What is broken is what a verification found; afterwards the library is verified again.
 
-use super::library::{LibraryAccess, only_over};
+use super::library::{LibraryAdmin, only_over};
 use super::mirror::Mirroring;
-use super::verify::{Intact, Problem, Verified, intact_releases, restorable};
-use super::work::PushWatch;
-use crate::backend::SkillFs;
+use super::verify::{Intact, Problem, Verified, VerifyOptions, intact_releases, restorable};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::index::{Digest, Index};
 use crate::manifest::Severity;
-use crate::mount::Library;
+use crate::options::setters;
 use crate::path::leaf;
 
 /// How to repair a library.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RepairOptions {
-    /// Reads every blob, to compare its digest.
-    pub read: bool,
+    /// Reads every blob of the newest release and compares its digest.
+    pub read_blobs: bool,
     /// Replaces what others have changed in the mirror.
     pub overwrite: bool,
     /// The release that a damaged or lost index is restored from: its number, or `NUMBER-ID`.
     pub release: Option<String>,
 }
 
-impl SkillFs {
+impl RepairOptions {
+    setters! {
+        read_blobs: bool;
+        overwrite: bool;
+        release: some into String;
+    }
+}
+
+impl LibraryAdmin {
     /// Verifies, and repairs what can be: restores a damaged index from the release that is named, blobs from other
     /// copies of their content, and completes the mirror. With [`RepairOptions::overwrite`], reverts what others have
     /// changed there; without, nothing of theirs is touched.
     ///
     /// # Errors
-    /// As [`SkillFs::verify`]; [`ErrorKind::InvalidInput`] when the release that is named is not intact.
-    pub async fn repair(
-        &self,
-        library: &Library,
-        options: &RepairOptions,
-        watch: PushWatch<'_>,
-    ) -> Result<Verified> {
-        let before = self.verify(library, options.read, watch).await?;
-        let access = self.access(library);
-        access.backend.check_conditions(library).await?;
+    /// As [`LibraryAdmin::verify`]; [`ErrorKind::InvalidInput`] when the release that is named is not intact.
+    pub async fn repair(&self, options: &RepairOptions) -> Result<Verified> {
+        let library = &self.library;
+        let verify = VerifyOptions { read_blobs: options.read_blobs };
+        let before = self.verify(&verify).await?;
+        self.backend.check_conditions(library).await?;
         if before.has(&["bad-index", "lost-index"]) {
             match &options.release {
-                Some(release) => restore_index(&access, release).await?,
+                Some(release) => restore_index(self, release).await?,
                 None => return Ok(before),
             }
         } else if options.release.is_some() {
@@ -52,18 +54,15 @@ impl SkillFs {
             return Err(Error::new(ErrorKind::InvalidInput, message)
                 .with_hint("to go back to a release: `admin rollback N`"));
         }
-        if let Some(index) = access.read_index().await?.map(|found| found.value) {
-            restore_blobs(&access, &index, &before).await?;
+        if let Some(index) = self.read_index().await?.map(|found| found.value) {
+            restore_blobs(self, &index, &before).await?;
             if index.is_published() {
-                let mirroring = Mirroring {
-                    thorough: true,
-                    overwrite: options.overwrite,
-                    ..Mirroring::new(&access, self.conflict_patience(), watch)
-                };
+                let mirroring =
+                    Mirroring { thorough: true, overwrite: options.overwrite, ..Mirroring::new(self) };
                 mirroring.complete(index).await?;
             }
         }
-        let mut after = self.verify(library, options.read, watch).await?;
+        let mut after = self.verify(&verify).await?;
         for problem in before.problems {
             let left =
                 after.problems.iter().any(|left| left.code == problem.code && left.path == problem.path);
@@ -77,12 +76,12 @@ impl SkillFs {
 }
 
 /// Writes blobs again from other copies of their content: the mirror's key, or a blob of another release.
-async fn restore_blobs(access: &LibraryAccess, index: &Index, found: &Verified) -> Result<()> {
+async fn restore_blobs(access: &LibraryAdmin, index: &Index, found: &Verified) -> Result<()> {
     const BROKEN: [&str; 2] = ["missing-blob", "damaged-blob"];
     if !found.has(&BROKEN) {
         return Ok(());
     }
-    let LibraryAccess { backend, library } = access;
+    let LibraryAdmin { backend, library, .. } = access;
     let stored = access.stored_blobs().await?;
     for Problem { path, .. } in found.problems.iter().filter(|problem| BROKEN.contains(&problem.code)) {
         let Some(file) = index.files.get(path) else { continue };
@@ -106,8 +105,8 @@ async fn restore_blobs(access: &LibraryAccess, index: &Index, found: &Verified) 
 }
 
 /// The index of a release becomes the index again. Nothing is guessed: the release is named.
-async fn restore_index(access: &LibraryAccess, release: &str) -> Result<()> {
-    let LibraryAccess { backend, library } = access;
+async fn restore_index(access: &LibraryAdmin, release: &str) -> Result<()> {
+    let LibraryAdmin { backend, library, .. } = access;
     let intact = intact_releases(access).await?;
     let wanted: Vec<&Intact> = intact
         .iter()

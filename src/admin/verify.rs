@@ -6,13 +6,13 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::drift::{Drift, MirrorState, compare_mirror};
-use super::library::{LibraryAccess, LibraryKind, LibraryState, READS_AT_ONCE, at_once, nothing_there};
-use super::work::{PushWatch, Transfers};
-use crate::backend::{SkillFs, Union};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once, nothing_there};
+use super::work::Transfers;
+use crate::backend::Union;
 use crate::error::{ErrorKind, Result};
 use crate::index::{Digest, Index, ReleaseId};
 use crate::manifest::{Severity, validate};
-use crate::mount::Library;
+use crate::options::setters;
 use crate::path::{VirtualPath, leaf};
 
 /// A longer `SKILL.md` is reported.
@@ -28,6 +28,20 @@ const INDEX: &str = "index.json";
 const NOT_READABLE: &str = "so it cannot be read; `--repair` restores it from another copy; otherwise push the skill again with `--overwrite`";
 /// What an upload that was not completed means.
 const TORN_UPLOAD: &str = "a multipart upload was not completed: it is invisible, and is paid for; a lifecycle rule of the bucket removes it";
+
+/// What to verify.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct VerifyOptions {
+    /// Reads every blob of the newest release and compares its digest.
+    pub read_blobs: bool,
+}
+
+impl VerifyOptions {
+    setters! {
+        read_blobs: bool;
+    }
+}
 
 /// Something that a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -87,28 +101,28 @@ pub(super) struct Intact {
     pub(super) bytes: bytes::Bytes,
 }
 
-impl SkillFs {
+impl LibraryAdmin {
     /// Compares the index, the blobs and the mirror of a library.
     ///
-    /// With `read`, every blob of the newest release is read. Costs the index, the record of the mirror, listings of
-    /// keys and blobs, and one request for each listed release and for each key that differs; then one for each blob.
+    /// Costs the index, the record of the mirror, listings of
+    /// keys and blobs, and one request for each listed release and for each key that differs; with
+    /// [`VerifyOptions::read_blobs`], one more for each blob.
     ///
     /// # Errors
     /// Those of the storage; [`ErrorKind::NotFound`] when there is nothing at all.
-    #[instrument(name = "verify", skip_all, fields(%library))]
-    pub async fn verify(&self, library: &Library, read: bool, watch: PushWatch<'_>) -> Result<Verified> {
-        let access = self.access(library);
+    #[instrument(name = "verify", skip_all, fields(library = %self.library))]
+    pub async fn verify(&self, options: &VerifyOptions) -> Result<Verified> {
         let mut found = Verified::default();
-        match access.load().await {
-            Ok(state) => verify_state(&access, &state, read, &mut found, watch).await?,
+        match self.load().await {
+            Ok(state) => verify_state(self, &state, options, &mut found).await?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                let intact = intact_releases(&access).await?;
+                let intact = intact_releases(self).await?;
                 let message = format!("{}; {}", error.message(), restorable(&intact));
                 found.say(Severity::Error, "bad-index", INDEX, &message);
             }
             Err(error) => return Err(error),
         }
-        match access.backend.store().unfinished_uploads(&library.everything()).await {
+        match self.backend.store().unfinished_uploads(&self.library.everything()).await {
             Ok(keys) => {
                 for key in keys {
                     found.say(Severity::Warning, "torn-upload", &key, TORN_UPLOAD);
@@ -123,11 +137,10 @@ impl SkillFs {
 }
 
 async fn verify_state(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     state: &LibraryState,
-    read: bool,
+    options: &VerifyOptions,
     found: &mut Verified,
-    watch: PushWatch<'_>,
 ) -> Result<()> {
     for key in &state.tree.unnameable {
         let message = "no path can name this key, so no session sees it; rename it with an S3 tool";
@@ -151,8 +164,8 @@ async fn verify_state(
             return Err(nothing_there(&access.library));
         }
     }
-    if read {
-        read_all(access, state, &blobs, found, watch).await?;
+    if options.read_blobs {
+        read_all(access, state, &blobs, found).await?;
     }
     Ok(())
 }
@@ -177,7 +190,7 @@ fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
 
 /// Whether everything that the listed releases name is there.
 async fn check_releases(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     index: &Index,
     stored: &BTreeSet<String>,
     found: &mut Verified,
@@ -237,11 +250,10 @@ fn sizes(tree: &Union, found: &mut Verified) {
 
 /// Reads every file of the library, compares digests, and validates the skills.
 async fn read_all(
-    access: &LibraryAccess,
+    access: &LibraryAdmin,
     state: &LibraryState,
     stored: &BTreeSet<String>,
     found: &mut Verified,
-    watch: PushWatch<'_>,
 ) -> Result<()> {
     let mut files = Vec::new();
     for (path, file) in state.tree.files_in("") {
@@ -257,7 +269,7 @@ async fn read_all(
         }
     }
     let total = files.len() as u64;
-    let work = Transfers::new(access, "reading", (total, 0), watch);
+    let work = Transfers::new(access, "reading", (total, 0));
     let work = &work;
     let reads = files.into_iter().map(|(path, file, judged)| async move {
         let location = VirtualPath::in_skills(path)?;
@@ -289,8 +301,8 @@ async fn read_all(
     Ok(())
 }
 
-pub(super) async fn intact_releases(access: &LibraryAccess) -> Result<Vec<Intact>> {
-    let LibraryAccess { backend, library } = access;
+pub(super) async fn intact_releases(access: &LibraryAdmin) -> Result<Vec<Intact>> {
+    let LibraryAdmin { backend, library, .. } = access;
     let mut intact = Vec::new();
     for (key, _) in backend.objects(&library.releases()).await? {
         let Some(name) = leaf(&key).strip_suffix(".json") else { continue };

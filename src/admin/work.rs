@@ -1,11 +1,13 @@
 //! What all requests of a push share: how many are in flight, how many bytes are held, and the progress.
 
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::library::{LibraryAccess, blocking};
+use super::library::{LibraryAdmin, blocking};
 use super::new::{NewContent, NewFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, ReleaseId};
@@ -32,27 +34,40 @@ pub struct PushProgress {
     pub bytes: (u64, u64),
 }
 
-/// Who wants to know how far a push is.
-pub type PushWatch<'w> = &'w (dyn Fn(PushProgress) + Sync);
+/// Where progress is reported; nowhere by default.
+#[derive(Clone, Default)]
+pub(super) struct Progress(Option<Arc<dyn Fn(PushProgress) + Send + Sync>>);
+
+impl Progress {
+    pub(super) fn new(report: impl Fn(PushProgress) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(report)))
+    }
+
+    pub(super) fn report(&self, at: PushProgress) {
+        if let Some(report) = &self.0 {
+            report(at);
+        }
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Progress(..)" } else { "Progress(None)" })
+    }
+}
 
 pub(super) struct Transfers<'a> {
-    pub(super) access: &'a LibraryAccess,
+    pub(super) access: &'a LibraryAdmin,
     requests: Semaphore,
     held: Semaphore,
     files: AtomicU64,
     bytes: AtomicU64,
     total: (u64, u64),
     phase: &'static str,
-    watch: PushWatch<'a>,
 }
 
 impl<'a> Transfers<'a> {
-    pub(super) fn new(
-        access: &'a LibraryAccess,
-        phase: &'static str,
-        total: (u64, u64),
-        watch: PushWatch<'a>,
-    ) -> Self {
+    pub(super) fn new(access: &'a LibraryAdmin, phase: &'static str, total: (u64, u64)) -> Self {
         let work = Self {
             access,
             requests: Semaphore::new(AT_ONCE),
@@ -61,7 +76,6 @@ impl<'a> Transfers<'a> {
             bytes: AtomicU64::new(0),
             total,
             phase,
-            watch,
         };
         work.tell(0, 0);
         work
@@ -73,7 +87,7 @@ impl<'a> Transfers<'a> {
         // Nobody wants to know of nothing.
         if self.total.0 > 0 {
             let (files, bytes) = ((files, self.total.0), (bytes, self.total.1));
-            (self.watch)(PushProgress { phase: self.phase, files, bytes });
+            self.access.progress.report(PushProgress { phase: self.phase, files, bytes });
         }
     }
 

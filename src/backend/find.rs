@@ -13,11 +13,48 @@ use super::S3Backend;
 use super::walk::{Candidate, Item, Unlisted, Walk, WalkRoot};
 use crate::entry::{Depth, Entry};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::setters;
 use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::pattern::Pattern;
 
 /// So many files are found unless told.
 const MOST_FILES: usize = 10_000;
+
+/// Which files to find, and where.
+///
+/// ```
+/// use skillfs::Glob;
+///
+/// let references = Glob::new("**/references/*.md").root("/skills").max_files(50);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Glob {
+    /// The pattern.
+    pub pattern: String,
+    /// Where to search. Default: `/workspace`, or `/` when the session has none or the pattern begins with `/`.
+    pub root: Option<String>,
+    /// The maximum number of files. Default 10,000.
+    pub max_files: usize,
+}
+
+impl Glob {
+    /// The defaults for a pattern.
+    pub fn new(pattern: impl Into<String>) -> Self {
+        Self { pattern: pattern.into(), root: None, max_files: MOST_FILES }
+    }
+
+    setters! {
+        root: some into String;
+        max_files: usize;
+    }
+}
+
+impl<P: Into<String>> From<P> for Glob {
+    fn from(pattern: P) -> Self {
+        Self::new(pattern)
+    }
+}
 
 /// What [`S3Backend::glob`] found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -64,18 +101,11 @@ impl S3Backend {
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when the pattern is none,
     /// [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) when it climbs with `..`;
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when `root` is not there.
-    pub async fn glob(&self, pattern: &str, root: Option<&str>) -> Result<GlobResult> {
-        self.glob_limited(pattern, root, MOST_FILES).await
-    }
-
-    /// As [`S3Backend::glob`], with another limit.
-    ///
-    /// # Errors
-    /// As [`S3Backend::glob`].
-    #[instrument(name = "glob", skip_all, fields(pattern, root))]
-    pub async fn glob_limited(&self, pattern: &str, root: Option<&str>, limit: usize) -> Result<GlobResult> {
-        let hidden = Hidden::default();
-        let found = self.glob_counting(pattern, root, hidden.clone());
+    #[instrument(name = "glob", skip_all)]
+    pub async fn glob(&self, query: impl Into<Glob>) -> Result<GlobResult> {
+        let (query, hidden) = (query.into(), Hidden::default());
+        let limit = query.max_files;
+        let found = self.glob_counting(query, hidden.clone());
         let mut entries: Vec<Entry> = found.take(limit.saturating_add(1)).try_collect().await?;
         let truncated = entries.len() > limit;
         entries.truncate(limit);
@@ -83,19 +113,15 @@ impl S3Backend {
         Ok(GlobResult { entries, truncated, hidden: hidden.load(Ordering::Relaxed) })
     }
 
-    /// The files that match a pattern as they are found, in key order. Dropping the stream ends the
-    /// search. Errors are those of [`S3Backend::glob`]; the stream ends behind one.
-    pub fn glob_stream(&self, pattern: &str, root: Option<&str>) -> BoxStream<'static, Result<Entry>> {
-        self.glob_counting(pattern, root, Hidden::default())
+    /// The files that match a pattern as they are found, in key order and without a limit. Dropping the stream ends
+    /// the search. Errors are those of [`S3Backend::glob`]; the stream ends after one.
+    pub fn glob_stream(&self, query: impl Into<Glob>) -> BoxStream<'static, Result<Entry>> {
+        self.glob_counting(query.into(), Hidden::default())
     }
 
-    fn glob_counting(
-        &self,
-        pattern: &str,
-        root: Option<&str>,
-        hidden: Hidden,
-    ) -> BoxStream<'static, Result<Entry>> {
-        let (root, pattern) = (self.search_root(root, Some(pattern)), pattern.to_owned());
+    fn glob_counting(&self, query: Glob, hidden: Hidden) -> BoxStream<'static, Result<Entry>> {
+        let Glob { pattern, root, .. } = query;
+        let root = self.search_root(root.as_deref(), Some(&pattern));
         let backend = self.clone();
         stream::once(async move {
             let matcher = parsed(pattern).await?;

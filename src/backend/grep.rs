@@ -17,6 +17,7 @@ use super::find::{Hidden, parsed};
 use super::walk::Candidate;
 use crate::cache::{About, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::setters;
 use crate::path::VirtualPath;
 use crate::search::{Hits, Line, Meaning, Query};
 use crate::store::Body;
@@ -42,9 +43,10 @@ const MOST_MATCHES: u64 = 1_000;
 /// ```
 /// use skillfs::Grep;
 ///
-/// let todos = Grep { ignore_case: true, glob: Some("*.md".into()), ..Grep::new("todo:") };
+/// let todos = Grep::new("todo:").ignore_case(true).glob("*.md");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grep {
     /// The text to find, as it stands; an expression with [`Grep::regex`].
     pub pattern: String,
@@ -63,6 +65,18 @@ pub struct Grep {
     pub max_per_file: Option<u64>,
     /// The most matches in all. Default 1,000.
     pub max_matches: u64,
+}
+
+impl Grep {
+    setters! {
+        root: some into String;
+        glob: some into String;
+        regex: bool;
+        ignore_case: bool;
+        context: usize;
+        max_per_file: some u64;
+        max_matches: u64;
+    }
 }
 
 impl Grep {

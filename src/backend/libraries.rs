@@ -170,7 +170,7 @@ impl S3Backend {
     /// A published library is read at one release, to the end. A file of a plain library answers
     /// [`ErrorKind::Conflict`] once it has changed.
     ///
-    /// Costs what [`S3Backend::catalogue_version`] does.
+    /// Costs what [`S3Backend::catalog_version`] does.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when the session has no `/skills`.
@@ -186,7 +186,7 @@ impl S3Backend {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the session has no `/skills`.
-    pub async fn catalogue_version(&self) -> Result<String> {
+    pub async fn catalog_version(&self) -> Result<String> {
         let layers = self.mounts.skill_layers().iter();
         let names = layers.map(|layer| layer.shared().map(ToString::to_string).unwrap_or_default());
         Ok(self.union_all().await?.version(names))

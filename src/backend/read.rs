@@ -13,16 +13,25 @@ use super::tree::Retries;
 use super::union::UnionFile;
 use crate::entry::Entry;
 use crate::error::{ErrorKind, Result};
+use crate::options::setters;
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::ByteRange;
 
 /// Which lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Window {
     /// The first line, counted from 0.
     pub offset: u64,
     /// How many lines at most; `None` is all.
     pub limit: Option<u64>,
+}
+
+impl Window {
+    setters! {
+        offset: u64;
+        limit: some u64;
+    }
 }
 
 /// Text that was read: a whole file or a window of its lines.

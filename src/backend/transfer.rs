@@ -44,6 +44,7 @@ pub struct Transferred {
 
 /// What a copy does with files that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Overwrite {
     /// It replaces them.
     #[default]

@@ -17,7 +17,7 @@ use super::file::{Node, Opened, Want, is_directory};
 use super::union::Found;
 use crate::error::{ErrorKind, Result};
 use crate::mount::{Location, Mounts, ObjectKey};
-use crate::path::VirtualPath;
+use crate::path::{IntoPath, VirtualPath};
 use crate::store::ByteRange;
 
 /// How often something is read again when it changes meanwhile.
@@ -48,6 +48,27 @@ impl S3Backend {
                 }))
             }
             Location::Inside { key, layer } => self.find_plain(path, key, layer, want).await,
+        }
+    }
+
+    /// The key of the object that holds, or would hold, the content of a file: for diagnosis, and for tools that
+    /// work on the bucket itself.
+    ///
+    /// Costs nothing in `/workspace` and `/ticket`, where a key follows from the path alone. Below `/skills`, the
+    /// libraries are looked up as in [`S3Backend::stat`]; the key of a published file is that of its blob.
+    ///
+    /// # Errors
+    /// [`ErrorKind::IsDirectory`] for a mount, and [`ErrorKind::NotFound`] for a path below `/skills` that is not a
+    /// file.
+    pub async fn resolve(&self, path: impl IntoPath) -> Result<ObjectKey> {
+        let path = path.into_path()?;
+        match self.mounts.resolve(&path)? {
+            Location::Root | Location::Mount(_) => Err(is_directory(&path)),
+            Location::Inside { key, .. } => Ok(key),
+            Location::Layered => {
+                let (key, _) = self.literal_skill_file(&path).await?;
+                key.ok_or_else(|| Self::not_found(&path))
+            }
         }
     }
 

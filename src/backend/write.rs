@@ -20,6 +20,7 @@ const BATCH: usize = 32;
 
 /// What a write may replace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum WriteMode {
     /// Whatever is there.
     #[default]

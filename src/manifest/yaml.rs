@@ -15,6 +15,7 @@ const MAX_FLOW_DEPTH: usize = 32;
 
 /// A value as it stands in frontmatter.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Yaml {
     /// Nothing behind the colon, `~` or `null`.
     Null,

@@ -25,6 +25,12 @@ impl ObjectKey {
     }
 }
 
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// The key of an object that may be changed: by a session where its grants allow it ([`Mounts::target`](super::Mounts::target)),
 /// or by those who look after a library ([`Library`](super::Library)).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

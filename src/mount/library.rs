@@ -34,15 +34,36 @@ const BLOBS: &str = ".skillfs/blobs/";
 const RELEASES: &str = ".skillfs/releases/";
 
 /// A library of skills, as those who look after it name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
 pub enum Library {
     /// A user's own.
+    #[serde(rename = "user")]
     User(UserId),
     /// A shared one.
+    #[serde(rename = "library")]
     Shared(LibraryId),
 }
 
 impl Library {
+    /// `user` or `library`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::User(_) => "user",
+            Self::Shared(_) => "library",
+        }
+    }
+
+    /// The id of the user or of the shared library.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match self {
+            Self::User(user) => user.as_str(),
+            Self::Shared(library) => library.as_str(),
+        }
+    }
+
     /// The session that sees this library and nothing else.
     pub(crate) fn session(&self) -> Session {
         match self {

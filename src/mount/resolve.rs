@@ -14,7 +14,7 @@ use super::table::{Identity, LayerSpec, MOUNTS, MountSpec};
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
-use crate::path::{SKILLS, VirtualPath};
+use crate::path::{IntoPath, SKILLS, VirtualPath};
 
 /// The paths of [`MOUNTS`], which all sessions share.
 static PATHS: LazyLock<[VirtualPath; MOUNTS.len()]> =
@@ -119,6 +119,11 @@ impl Mount {
         self.path
     }
 
+    /// The prefixes of the bucket that it shows, in the order of precedence; more than one only for `/skills`.
+    pub fn prefixes(&self) -> impl Iterator<Item = &str> {
+        self.layers.iter().map(|layer| &*layer.prefix)
+    }
+
     /// What the session may do there.
     #[must_use]
     pub fn access(&self) -> Access {
@@ -149,6 +154,17 @@ impl Mount {
             true => Reach::library(of.clone()),
             false => Reach::Below { prefix: prefix.to_string(), write, of: of.clone() },
         })
+    }
+}
+
+impl Session {
+    /// Checks that the session may write to a path: its mount exists and is writable. No I/O.
+    ///
+    /// # Errors
+    /// Those that a write would return before it sends anything: [`ErrorKind::ReadOnly`](crate::ErrorKind::ReadOnly),
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound), [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath).
+    pub fn check_writable(&self, path: impl IntoPath) -> Result<()> {
+        Mounts::of(self).target(&path.into_path()?).map(|_| ())
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::table::{Grant, Identity};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
+use crate::options::setters;
 
 /// Who a session is: everything it may see follows from this.
 ///
@@ -26,6 +27,7 @@ use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 /// # Ok::<(), skillfs::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Session {
     /// Whose skills `/skills` shows.
     pub user: Option<UserId>,
@@ -42,21 +44,29 @@ pub struct Session {
 }
 
 impl Session {
-    /// Names it by one more id, as text from outside.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidId`](crate::ErrorKind::InvalidId).
-    #[cfg(feature = "cli")]
-    pub(crate) fn identify(&mut self, identity: Identity, id: &str) -> crate::error::Result<()> {
-        match identity {
-            Identity::User => self.user = Some(UserId::parse(id)?),
-            Identity::Thread => self.thread = Some(ThreadId::parse(id)?),
-            Identity::Ticket => self.ticket = Some(TicketId::parse(id)?),
-            Identity::Library => self.libraries.push(LibraryId::parse(id)?),
-        }
-        Ok(())
+    setters! {
+        user: some UserId;
+        thread: some ThreadId;
+        ticket: some TicketId;
+        grants: Grants;
+        quota: Quota;
     }
 
+    /// A session without mounts: name a user, a thread, a ticket or libraries.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [`libraries`](#structfield.libraries).
+    #[must_use]
+    pub fn libraries(mut self, libraries: impl IntoIterator<Item = LibraryId>) -> Self {
+        self.libraries = libraries.into_iter().collect();
+        self
+    }
+}
+
+impl Session {
     /// What it is named by in one way, the first one first.
     pub(super) fn owners(&self, identity: Identity) -> Vec<Owner> {
         match identity {
@@ -145,11 +155,19 @@ impl Tenant {
 
 /// What a session may change. `/skills` is not in it: it takes no writes, whatever the grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grants {
     /// In `/workspace`. Writing is the default.
     pub workspace: Access,
     /// In `/ticket`. Reading is the default.
     pub ticket: Access,
+}
+
+impl Grants {
+    setters! {
+        workspace: Access;
+        ticket: Access;
+    }
 }
 
 impl Grants {
@@ -187,6 +205,7 @@ impl Default for Grants {
 /// With a limit on a mount, the first change lists it to see what is there, and each write asks first
 /// how large the file was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Quota {
     /// The largest file that may be written, in bytes.
     pub file_bytes: Option<u64>,
@@ -196,12 +215,30 @@ pub struct Quota {
     pub mount_objects: Option<u64>,
 }
 
+impl Quota {
+    setters! {
+        file_bytes: some u64;
+        mount_bytes: some u64;
+        mount_objects: some u64;
+    }
+}
+
 /// What a session may do in a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum Access {
     /// Listing and reading.
     ReadOnly,
     /// Listing, reading and writing.
     ReadWrite,
+}
+
+impl std::fmt::Display for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::ReadOnly => "read-only",
+            Self::ReadWrite => "read-write",
+        })
+    }
 }

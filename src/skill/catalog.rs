@@ -228,6 +228,7 @@ fn one_line(text: &str) -> String {
 
 /// A skill in the block that a prompt has.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AvailableSkill {
     /// Its name.
     pub name: String,
@@ -235,6 +236,13 @@ pub struct AvailableSkill {
     pub description: String,
     /// Where its `SKILL.md` is.
     pub location: String,
+}
+
+impl AvailableSkill {
+    /// A skill by its name, its description and where its `SKILL.md` is.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, location: impl Into<String>) -> Self {
+        Self { name: name.into(), description: description.into(), location: location.into() }
+    }
 }
 
 /// The `<available_skills>` block, to the letter as skills-ref writes it.

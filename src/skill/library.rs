@@ -18,6 +18,7 @@ const MAX_DEPENDENCY_DEPTH: usize = 5;
 
 /// What to do about a name that no skill has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unknown {
     /// Refuse the whole list.
     Refuse,

@@ -28,13 +28,37 @@ pub struct LoadedSkill {
     pub body: String,
 }
 
+/// How much of a `SKILL.md` goes into a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PromptText {
+    /// Only the instructions after the frontmatter.
+    #[default]
+    Body,
+    /// The complete file.
+    Complete,
+}
+
+/// What [`S3Backend::skill_paths`] found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SkillPaths {
+    /// The paths, sorted.
+    pub paths: Vec<SkillPath>,
+    /// What is odd about skills and libraries that are left out.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
 impl LoadedSkill {
     /// The instructions for a prompt: the text, then where the skill lies and what else is in it, so
     /// that the model can read on.
     #[must_use]
-    pub fn to_prompt(&self, body_only: bool) -> String {
-        let text = if body_only { &self.body } else { &self.content };
-        let mut prompt = text.trim_end().to_owned();
+    pub fn to_prompt(&self, text: PromptText) -> String {
+        let text = match text {
+            PromptText::Body => &self.body,
+            PromptText::Complete => &self.content,
+        };
+        let mut prompt = text.trim().to_owned();
         prompt += &format!("\n\nSkill directory: {}\n", self.skill.directory());
         if !self.skill.resources.is_empty() {
             prompt += "Files in it, to read when they are needed:\n";
@@ -60,17 +84,19 @@ impl S3Backend {
     /// [`ErrorKind::NotFound`] when there is no such category.
     #[instrument(skip_all, fields(?category))]
     pub async fn load_skills(&self, category: Option<&str>) -> Result<Vec<String>> {
-        Ok(self.load_skills_diagnosed(category).await?.0)
+        let found = self.skill_paths(category).await?;
+        Ok(found.paths.iter().map(ToString::to_string).collect())
     }
 
-    /// The same, and what is to be said of skills and libraries that are left out.
-    pub(crate) async fn load_skills_diagnosed(
-        &self,
-        category: Option<&str>,
-    ) -> Result<(Vec<String>, Vec<Diagnostic>)> {
+    /// The paths of all skills of a category, and diagnostics about skills and libraries that are left out. Costs
+    /// what [`S3Backend::load_skills`] does.
+    ///
+    /// # Errors
+    /// As [`S3Backend::load_skills`].
+    pub async fn skill_paths(&self, category: Option<&str>) -> Result<SkillPaths> {
         let (union, category) = self.discover(category).await?;
         let (skills, diagnostics) = self.select(&union, category.as_deref());
-        Ok((skills.into_iter().map(|(path, _)| path.to_string()).collect(), diagnostics))
+        Ok(SkillPaths { paths: skills.into_iter().map(|(path, _)| path.clone()).collect(), diagnostics })
     }
 
     /// The frontmatter of all skills of a category that the model may know of, verbatim, as one YAML

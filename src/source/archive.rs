@@ -22,6 +22,7 @@ const UNMEASURED_BYTES: u64 = 1024 * 1024;
 
 /// A kind of archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Format {
     /// A `.zip`.
     Zip,
@@ -36,6 +37,22 @@ impl Format {
         match self {
             Self::Zip => ".zip",
             Self::TarGz => ".tar.gz",
+        }
+    }
+
+    /// The format of an archive by its name: `.zip`, `.tar.gz` or `.tgz`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for any other name.
+    pub fn of(file: &Path) -> Result<Self> {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match Self::of_name(&name) {
+            Some((format, _)) if !name.to_ascii_lowercase().ends_with(".skill") => Ok(format),
+            _ => {
+                let message = format!("`{}` does not name an archive format", file.display());
+                Err(Error::new(ErrorKind::InvalidInput, message)
+                    .with_hint("use a name that ends with `.zip`, `.tar.gz` or `.tgz`"))
+            }
         }
     }
 

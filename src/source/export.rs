@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use bytes::Bytes;
 use flate2::{Compression, GzBuilder, write::GzEncoder};
@@ -12,7 +13,7 @@ use zip::write::{SimpleFileOptions, StreamWriter};
 use zip::{CompressionMethod, ZipWriter};
 
 use super::discovery::{DiscoveryEntry, DiscoveryIndex, DiscoveryKind, FOLDER, PATHS, SCHEMA, is_name};
-use super::{Format, SkillFiles};
+use super::{Existing, Format, SkillFiles};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Digest;
 use crate::manifest::{Document, why_unusable};
@@ -41,6 +42,37 @@ pub struct ExportedSkill {
     pub url: String,
     /// `sha256:` and the sum of what lies there.
     pub digest: String,
+}
+
+/// Writes skills to an archive, as [`export`] does; `.zip`, `.tar.gz` or `.tgz` by its name. The file appears complete or
+/// not at all.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] for any other name; [`ErrorKind::AlreadyExists`] when the file exists, and
+/// [`Existing::Refuse`]; those of [`export`].
+pub fn export_file(skills: &[SkillFiles], file: &Path, existing: Existing) -> Result<Exported> {
+    let shown = file.display();
+    let failed = |e: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, format!("cannot write `{shown}`: {e}"))
+            .with_hint("choose another location")
+            .with_source(e)
+    };
+    let format = Format::of(file)?;
+    let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let exported = export(skills, format, &mut temporary)?;
+    let kept = match existing {
+        Existing::Replace => temporary.persist(file),
+        Existing::Refuse => temporary.persist_noclobber(file),
+    };
+    match kept {
+        Ok(_) => Ok(exported),
+        Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(Error::new(ErrorKind::AlreadyExists, format!("`{shown}` already exists"))
+                .with_hint("choose another name, or replace it"))
+        }
+        Err(e) => Err(failed(e.error)),
+    }
 }
 
 /// Writes skills as one archive of this format. A skill that is only a `SKILL.md` lies there as it is, others are archives of

@@ -8,14 +8,16 @@ use serde::Serialize;
 use super::provenance::{PROVENANCE_FILE, Provenance, TrustTier};
 use super::tools;
 use super::{Origin, OriginKind, SkillFiles, Source, SourceCategory, SourceFile, SourceSkill, TempGuard};
+use crate::ambient::Ambient;
 use crate::entry::format_time;
 use crate::error::Result;
 use crate::manifest::{Diagnostic, Document, Severity, Yaml, why_unusable};
+use crate::options::setters;
 use crate::path::is_within;
 use crate::skill::{Dependencies, Skill, SkillLibrary};
 
 /// What a skill may require only when somebody agrees.
-pub const DANGEROUS_CAPABILITIES: [&str; 3] = ["shell:execute", "network:listen", "filesystem:write"];
+pub const DANGEROUS_CAPABILITIES: &[&str] = &["shell:execute", "network:listen", "filesystem:write"];
 /// Where skills keep what is meant to be run.
 const SCRIPTS: &str = "scripts/";
 
@@ -23,10 +25,11 @@ const SCRIPTS: &str = "scripts/";
 pub type Confirm<'o> = dyn Fn(&str, &[String]) -> bool + 'o;
 
 /// How a source is imported.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
+#[non_exhaustive]
 pub struct ImportOptions<'o> {
-    /// When it is imported, for `.source`.
-    pub installed_at: SystemTime,
+    /// When it is imported, for `.source`. Default: now.
+    pub installed_at: Option<SystemTime>,
     /// Whether names of tools become ours, by [`TOOL_NAMES`](super::TOOL_NAMES). Default false.
     pub translate_tools: bool,
     /// Whether what lies in `scripts/` comes along. Default false.
@@ -40,18 +43,14 @@ pub struct ImportOptions<'o> {
     pub confirm: Option<&'o Confirm<'o>>,
 }
 
-impl ImportOptions<'_> {
-    /// The defaults.
-    #[must_use]
-    pub fn new(installed_at: SystemTime) -> Self {
-        Self {
-            installed_at,
-            translate_tools: false,
-            with_scripts: false,
-            trust: TrustTier::default(),
-            accept_dangerous: false,
-            confirm: None,
-        }
+impl<'o> ImportOptions<'o> {
+    setters! {
+        installed_at: some SystemTime;
+        translate_tools: bool;
+        with_scripts: bool;
+        trust: TrustTier;
+        accept_dangerous: bool;
+        confirm: some &'o Confirm<'o>;
     }
 }
 
@@ -227,7 +226,7 @@ fn decide<'s>(
         commit: origin.commit.clone(),
         claimed_source: earlier.map(claimed),
         category: Some(skill.path.category()).filter(|category| !category.is_empty()).map(str::to_owned),
-        installed_at: format_time(options.installed_at),
+        installed_at: format_time(options.installed_at.unwrap_or_else(|| Ambient::default().now())),
         translated_tools: translated.into_iter().collect(),
         missing_tools: missing,
         scripts_imported: scripts,
@@ -284,7 +283,7 @@ fn dangerous(document: &Document) -> Vec<String> {
             }
         }
     }
-    DANGEROUS_CAPABILITIES.into_iter().filter(|name| found.contains(*name)).map(str::to_owned).collect()
+    DANGEROUS_CAPABILITIES.iter().filter(|name| found.contains(**name)).map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

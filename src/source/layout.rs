@@ -33,8 +33,7 @@ pub enum Layout {
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Folder, Self::Hermes, Self::OpenClaw, Self::Repository, Self::Discovery];
+    pub const ALL: &[Self] = &[Self::Folder, Self::Hermes, Self::OpenClaw, Self::Repository, Self::Discovery];
 
     /// Its name, as it stands on a command line.
     #[must_use]
@@ -59,8 +58,8 @@ impl std::str::FromStr for Layout {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|layout| layout.as_str() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::as_str).join(", ");
+        Self::ALL.iter().copied().find(|layout| layout.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.iter().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
             Error::new(ErrorKind::InvalidInput, format!("`{}` is no layout", shorten(text)))
                 .with_hint(format!("choose one of {names}"))
         })
@@ -249,7 +248,7 @@ mod tests {
 
     #[test]
     fn layouts_have_names() {
-        for layout in Layout::ALL {
+        for &layout in Layout::ALL {
             assert_eq!(layout.as_str().parse::<Layout>().unwrap(), layout);
             assert_eq!(serde_json::to_string(&layout).unwrap(), format!("\"{layout}\""));
         }

@@ -10,6 +10,7 @@ pub const PROVENANCE_FILE: &str = ".source";
 /// How far a skill is trusted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum TrustTier {
     /// Nobody has looked at it.
     #[default]
@@ -24,7 +25,7 @@ pub enum TrustTier {
 
 impl TrustTier {
     /// All of them, from the least trusted.
-    pub const ALL: [Self; 4] = [Self::Unreviewed, Self::Workspace, Self::Indexed, Self::Bundled];
+    pub const ALL: &[Self] = &[Self::Unreviewed, Self::Workspace, Self::Indexed, Self::Bundled];
 
     /// Its name, as it stands in `.source`.
     #[must_use]
@@ -48,8 +49,8 @@ impl std::str::FromStr for TrustTier {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        Self::ALL.into_iter().find(|tier| tier.as_str() == text).ok_or_else(|| {
-            let names = Self::ALL.map(Self::as_str).join(", ");
+        Self::ALL.iter().copied().find(|tier| tier.as_str() == text).ok_or_else(|| {
+            let names = Self::ALL.iter().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
             Error::new(ErrorKind::InvalidInput, format!("`{}` is no trust tier", shorten(text)))
                 .with_hint(format!("choose one of {names}"))
         })
@@ -59,6 +60,7 @@ impl std::str::FromStr for TrustTier {
 /// What `.source` says, as TOML.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Provenance {
     /// The repository's URL, or the name of the folder or archive.
     pub source: String,
@@ -138,7 +140,7 @@ mod tests {
 
     #[test]
     fn tiers_have_names() {
-        for tier in TrustTier::ALL {
+        for &tier in TrustTier::ALL {
             assert_eq!(tier.as_str().parse::<TrustTier>().unwrap(), tier);
         }
         assert!(TrustTier::Unreviewed < TrustTier::Bundled);

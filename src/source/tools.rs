@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::manifest::{Document, Manifest};
 
 /// What others call a tool, and what we call it.
-pub const TOOL_NAMES: [(&str, &str); 10] = [
+pub const TOOL_NAMES: &[(&str, &str)] = &[
     ("Bash", "shell_exec"),
     ("Read", "file_read"),
     ("Write", "file_write"),

@@ -15,6 +15,7 @@ use crate::path::{check_relative, parents};
 
 /// What happens to files that are there and say something else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Existing {
     /// Nothing at all is written.
     #[default]
@@ -27,6 +28,8 @@ pub enum Existing {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FolderWritten {
+    /// Skills among what was to be written.
+    pub skills: u64,
     /// Files that were written.
     pub written: u64,
     /// Files that were there already, with the same content.
@@ -50,6 +53,7 @@ pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) ->
     let mut result = FolderWritten::default();
     let mut planned: BTreeMap<String, (&SourceFile, bool)> = BTreeMap::new();
     for skill in skills {
+        result.skills += u64::from(skill.skill_file().is_some());
         for file in &skill.files {
             let name = format!("{}/{}", skill.path, file.name);
             check_relative(&name)?;

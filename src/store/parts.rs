@@ -63,10 +63,11 @@ impl Drop for LastWork {
     }
 }
 
-/// Waits until all that was left half-done by this process is taken back. A program that is interrupted
-/// does so before it ends.
-#[cfg(feature = "cli")]
-pub(crate) async fn all_aborted() {
+/// Waits until the multipart uploads of cancelled writes have been aborted.
+///
+/// Dropping the future of a write aborts its upload in the background. A program that is interrupted awaits this
+/// before it exits, so that no incomplete upload stays in the bucket.
+pub async fn aborts_finished() {
     while LAST_WORK.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }

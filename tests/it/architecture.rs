@@ -321,7 +321,7 @@ fn every_type_has_a_name_of_its_own() {
 /// The guide says where changes are made: every "`Name` in `file.rs`" of it is true.
 #[test]
 fn what_the_guide_names_is_where_it_says() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate::support::root();
     let guide = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
     let mut checked = 0;
     for (at, _) in guide.match_indices("` in `") {
@@ -359,12 +359,11 @@ fn no_source_file_includes_a_file_of_the_tests() {
 
 #[test]
 fn every_room_has_its_rule_in_the_book() {
-    let book =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md")).unwrap();
+    let book = std::fs::read_to_string(crate::support::root().join("ARCHITECTURE.md")).unwrap();
     for layer in LAYERS {
         assert!(book.contains(&format!("| `{layer}` |")), "ARCHITECTURE.md has no row for `{layer}`");
     }
-    let manifest = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let manifest = std::fs::read_to_string(crate::support::root().join("Cargo.toml")).unwrap();
     let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[lints").next().unwrap();
     for line in dependencies.lines() {
         if let Some((name, _)) = line.split_once(" = ") {

@@ -516,12 +516,12 @@ fn other_ways_of_packing_are_refused() {
 // ---- sizes ----
 
 fn limits(limits: Limits) -> SourceOptions {
-    SourceOptions { limits, ..SourceOptions::default() }
+    SourceOptions::default().limits(limits)
 }
 
 #[test]
 fn too_many_entries_are_refused() {
-    let options = limits(Limits { max_entries: 3, ..Limits::default() });
+    let options = limits(Limits::default().max_entries(3));
     let files: Vec<Entry> = (0..4).map(|n| entry(format!("f{n}"), b"")).collect();
     refused_with("x.zip", &zip(&files), &options, ErrorKind::TooLarge, "it has 4 entries; 3 are the limit");
     let names: Vec<String> = (0..4).map(|n| format!("f{n}")).collect();
@@ -534,13 +534,13 @@ fn too_many_entries_are_refused() {
 
 #[test]
 fn too_much_content_is_refused() {
-    let options = limits(Limits { max_unpacked_bytes: 1000, ..Limits::default() });
+    let options = limits(Limits::default().max_unpacked_bytes(1000));
     let big = vec![b'x'; 600];
     let files = zip(&[entry("a", &big), entry("b", &big)]);
     refused_with("x.zip", &files, &options, ErrorKind::TooLarge, "it unpacks to more than 1000 bytes");
     let files = tar_of(&[(b"a", b'0', &big), (b"b", b'0', &big)]);
     refused_with("x.tgz", &files, &options, ErrorKind::TooLarge, "it unpacks to more than 1000 bytes");
-    let options = limits(Limits { max_file_bytes: 500, ..Limits::default() });
+    let options = limits(Limits::default().max_file_bytes(500));
     refused_with(
         "x.zip",
         &zip(&[entry("a", &big)]),
@@ -549,7 +549,7 @@ fn too_much_content_is_refused() {
         "`a` has more than 500 bytes",
     );
     // More is read when more is allowed.
-    let options = limits(Limits { max_unpacked_bytes: 10_000, ..Limits::default() });
+    let options = limits(Limits::default().max_unpacked_bytes(10_000));
     let files = zip(&[entry("SKILL.md", SKILL), entry("a", &big), entry("b", &big)]);
     assert_eq!(Place::new("x.zip", &files).open(&options).unwrap().skills.len(), 1);
 }
@@ -571,7 +571,7 @@ fn bombs_are_refused_by_what_comes_out_of_them() {
     // A small one is none, and a larger ratio can be allowed.
     let small = Entry { method: 8, ..entry("small", &zeros[..1000 * 1000]) };
     assert_eq!(opened("x.zip", &zip(&[entry("SKILL.md", SKILL), small])).skills.len(), 1);
-    let options = limits(Limits { max_ratio: 5000, ..Limits::default() });
+    let options = limits(Limits::default().max_ratio(5000));
     let place = Place::new("x.zip", &zip(&[entry("SKILL.md", SKILL), bomb]));
     assert_eq!(place.open(&options).unwrap().skills.len(), 1);
 }

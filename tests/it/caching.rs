@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use skillfs::embedded::Embedded;
-use skillfs::{ErrorKind, Freshness, Grep, LibraryId, S3Backend, Session, Settings, SkillFs};
+use skillfs::{ErrorKind, Freshness, Glob, Grep, LibraryId, S3Backend, Settings, SkillFs};
 
 use crate::skills::skill;
 use crate::support::wire::{Reply, Wire};
@@ -78,8 +78,8 @@ async fn what_is_known_costs_no_request() {
         assert_eq!(text(s, "/skills/c/deed/SKILL.md").await.unwrap(), deed);
         assert!(s.exists("/skills/c/deed").await.unwrap() && !s.exists("/skills/c/none").await.unwrap());
         assert_eq!(s.ls("/skills/c").await.unwrap().entries.len(), 2);
-        assert_eq!(s.glob("**/*.md", Some("/skills")).await.unwrap().entries.len(), 2);
-        assert_eq!(s.catalogue_version().await.unwrap().len(), 64);
+        assert_eq!(s.glob(Glob::new("**/*.md").root("/skills")).await.unwrap().entries.len(), 2);
+        assert_eq!(s.catalog_version().await.unwrap().len(), 64);
     };
     all(&open(&fs)).await;
     assert!(!wire.take().is_empty());
@@ -236,7 +236,7 @@ async fn a_skill_that_changes_behind_its_listing_is_listed_again() {
     assert!(requests.iter().any(|r| r.header("if-match").is_some()));
     assert_eq!(requests.iter().filter(|r| r.operation() == "LIST").count(), 1);
     bucket.delete("u1/skills/c/a/SKILL.md").await;
-    let other = fs.session(&Session { thread: None, ..session("u1", "1", "k1") });
+    let other = fs.session(&session("u1", "1", "k1"));
     other.load_skills(None).await.unwrap();
     let gone = open(&bucket.with(&wire.endpoint, remembering).await);
     assert_eq!(gone.load_skill("c/a").await.unwrap_err().kind(), ErrorKind::NotFound);
@@ -390,7 +390,7 @@ async fn libraries_are_shared_and_users_are_not() {
     .await;
     let of = |user: &str| {
         let libraries = vec![LibraryId::parse("acme").unwrap()];
-        fs.session(&Session { libraries, ..session(user, "1", "k1") })
+        fs.session(&session(user, "1", "k1").libraries(libraries))
     };
     assert_eq!(of("u1").load_skills(None).await.unwrap(), ["c/a", "own"]);
     of("u1").skills(None).await.unwrap();

@@ -1,7 +1,6 @@
 //! What people see: stdout, stderr and the exit code of the program.
 
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
@@ -131,7 +130,7 @@ fn tree_json_nests() {
 #[test]
 fn read_prints_the_text_as_it_is() {
     let output = ana(&["read", "/skills/escrituras/compraventa/SKILL.md"]);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills/escrituras/compraventa/SKILL.md");
+    let file = crate::support::root().join("examples/skills/escrituras/compraventa/SKILL.md");
     assert_eq!(output.stdout, std::fs::read(file).unwrap());
     assert!(output.stderr.is_empty());
 }
@@ -209,7 +208,7 @@ fn skills_are_listed_described_and_loaded() {
     snapshot!("skills-load-missing", ana(&["skills", "load", "testamento"]));
     snapshot!("skills-category-missing", ana(&["skills", "list", "--category", "none"]));
     let whole = ana(&["skills", "load", "escrituras/compraventa"]);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/skills/escrituras/compraventa/SKILL.md");
+    let file = crate::support::root().join("examples/skills/escrituras/compraventa/SKILL.md");
     assert_eq!(whole.stdout, std::fs::read(file).unwrap());
     let body = ana(&["skills", "load", "compraventa", "--body"]);
     assert!(String::from_utf8(body.stdout).unwrap().trim_start().starts_with("# Escritura de compraventa"));
@@ -241,7 +240,7 @@ fn admin_index_writes_what_sessions_read() {
 
 #[test]
 fn admin_validate_checks_local_folders() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate::support::root();
     let run =
         |args: &[&str]| program().current_dir(root).args(["admin", "validate"]).args(args).output().unwrap();
     snapshot!("admin-validate", run(&["examples/skills"]));

@@ -64,7 +64,7 @@ async fn reading_costs_one_request_up_to_64_kib_and_two_beyond() {
     let c = Counted::new().await;
     c.backend.read("notes.md").await.unwrap();
     c.cost(&["GET"]);
-    c.backend.read_window("notes.md", Window { offset: 0, limit: Some(1) }).await.unwrap();
+    c.backend.read_window("notes.md", Window::default().offset(0).limit(1)).await.unwrap();
     c.cost(&["GET"]);
     c.backend.read("large.txt").await.unwrap();
     c.cost(&["GET", "GET"]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream;
-use skillfs::{S3Backend, Settings, SkillFs, WriteMode};
+use skillfs::{S3Backend, ServerCapabilities, SkillFs, WriteMode};
 use tokio::sync::Notify;
 
 use crate::support::wire::{Reply, Wire};
@@ -45,15 +45,13 @@ impl Broken {
     }
 
     async fn session(&self, b: &Bucket) -> S3Backend {
-        let settings = Settings {
-            endpoint_url: Some(self.wire.endpoint.clone()),
-            region: Some("us-east-1".to_owned()),
-            credentials: Some(b.credentials.clone()),
-            part_bytes: 5 * MIB as u64,
-            single_copy_bytes: 10 * MIB as u64,
-            server: skillfs::ServerCapabilities { conditional_puts: Some(true), ..Default::default() },
-            ..settings(&b.name)
-        };
+        let settings = settings(&b.name)
+            .endpoint_url(self.wire.endpoint.clone())
+            .region("us-east-1")
+            .credentials(b.credentials.clone())
+            .part_bytes(5 * MIB as u64)
+            .single_copy_bytes(10 * MIB as u64)
+            .server(ServerCapabilities::default().conditional_puts(true));
         SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
     }
 }

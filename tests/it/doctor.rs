@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use aws_sdk_s3::primitives::{DateTime, DateTimeFormat};
 use skillfs::admin::{NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::embedded::Embedded;
-use skillfs::{Check, Diagnosis, Library, LibraryId, Session, SkillFs, ThreadId, Timeouts, UserId, Verdict};
+use skillfs::{Check, Diagnosis, Library, LibraryId, Session, SkillFs, ThreadId, UserId, Verdict};
 use tokio::sync::Notify;
 
 use crate::cli::program;
@@ -352,7 +352,7 @@ async fn doctor_tells_of_indexes() {
     assert_eq!(look().await.0, Verdict::Wrong);
     bucket.put(index, &intact).await;
     assert_eq!(look().await, (Verdict::Good, "published: release 1, 2 skills | ".to_owned()));
-    bucket.fs.unpublish(&library, &|_| ()).await.unwrap();
+    bucket.fs.library(&library).unpublish().await.unwrap();
     patient.wire.take();
     snapshot!("doctor-plain", patient.doctor().await);
     // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index and a listing.
@@ -390,8 +390,8 @@ async fn doctor_tells_of_a_mirror_that_is_behind() {
     let mut new = NewLibrary::default();
     new.skills = vec![NewSkill::new("will", file("will"))];
     let push = async |fs: &SkillFs, new: &NewLibrary| {
-        let plan = fs.plan(&own(), new, &PushOptions::default()).await.unwrap();
-        fs.publish(&plan, &|_| ()).await.unwrap()
+        let plan = fs.library(&own()).plan(new, &PushOptions::default()).await.unwrap();
+        fs.library(&plan.library).publish(&plan).await.unwrap()
     };
     let published = push(&fs, &new).await;
     assert!(published.release == Some(2) && published.mirror_error.is_some(), "{published:?}");
@@ -514,7 +514,7 @@ async fn doctor_does_not_wait_again_for_who_has_stopped_answering() {
     let patient = Patient::new(|r| (r.operation() == "LIST").then_some(Reply::Stall)).await;
     let short = Duration::from_millis(300);
     let fs = patient.bucket.with(&patient.wire.endpoint, |settings| {
-        settings.timeouts = Timeouts { attempt: short, operation: short, ..settings.timeouts };
+        settings.timeouts = settings.timeouts.attempt(short).operation(short);
         settings.max_attempts = 1;
     });
     let diagnosis = fs.await.diagnose(&session("u1", "1", "k1")).await;
@@ -658,11 +658,8 @@ async fn confinement(
         decide(request)
     }));
     let fs = cloud.fs(|settings| settings.max_attempts = 1).await;
-    let session = Session {
-        user: Some(UserId::parse("ana").unwrap()),
-        thread: Some(ThreadId::parse("t1").unwrap()),
-        ..Session::default()
-    };
+    let session =
+        Session::default().user(UserId::parse("ana").unwrap()).thread(ThreadId::parse("t1").unwrap());
     let diagnosis = fs.diagnose(&session).await;
     let check = diagnosis.checks.into_iter().find(|check| check.name == "confinement").unwrap();
     let without_role = cloud.bucket.through(&cloud.wire.endpoint).await.diagnose(&session).await;

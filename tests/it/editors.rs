@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use skillfs::{Error, ErrorKind, S3Backend, Settings, SkillFs, WriteMode};
+use skillfs::{Error, ErrorKind, S3Backend, SkillFs, Timeouts, WriteMode};
 
 use crate::support::wire::{Reply, Request, Wire, response};
 use crate::support::{Bucket, on_every_server, session, settings};
@@ -19,13 +19,11 @@ on_every_server!(
 
 /// A handle of its own: nothing but the storage is shared with others.
 async fn editor(endpoint: &str, b: &Bucket, patience: Duration) -> S3Backend {
-    let settings = Settings {
-        endpoint_url: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(b.credentials.clone()),
-        conflict_patience: patience,
-        ..settings(&b.name)
-    };
+    let settings = settings(&b.name)
+        .endpoint_url(endpoint.to_owned())
+        .region("us-east-1")
+        .credentials(b.credentials.clone())
+        .conflict_patience(patience);
     SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
 }
 
@@ -472,18 +470,15 @@ async fn a_request_that_is_on_its_way_is_uncertain() {
         _ => Reply::Forward,
     })
     .await;
-    let timeouts = skillfs::Timeouts {
-        connect: Duration::from_secs(5),
-        attempt: Duration::from_millis(300),
-        operation: Duration::from_millis(500),
-    };
-    let settings = Settings {
-        endpoint_url: Some(wire.endpoint.clone()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(b.credentials.clone()),
-        timeouts,
-        ..settings(&b.name)
-    };
+    let timeouts = Timeouts::default()
+        .connect(Duration::from_secs(5))
+        .attempt(Duration::from_millis(300))
+        .operation(Duration::from_millis(500));
+    let settings = settings(&b.name)
+        .endpoint_url(wire.endpoint.clone())
+        .region("us-east-1")
+        .credentials(b.credentials.clone())
+        .timeouts(timeouts);
     let s = SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"));
     let error = s.write("/workspace/a.md", "hello").await.unwrap_err();
     assert!(error.may_have_taken_effect(), "{error}");

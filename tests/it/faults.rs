@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use skillfs::{Error, ErrorKind, Result, S3Backend, Settings, SkillFs, StaticCredentials, Timeouts};
+use skillfs::{Error, ErrorKind, Result, S3Backend, SkillFs, StaticCredentials, Timeouts};
 
 use crate::support::wire::{Reply, Request, Wire, response};
 use crate::support::{Bucket, session, settings};
@@ -14,13 +14,11 @@ use crate::support::{Bucket, session, settings};
 const ATTEMPT: Duration = Duration::from_millis(1_500);
 
 async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> S3Backend {
-    let settings = Settings {
-        endpoint_url: Some(endpoint.to_owned()),
-        region: Some("us-east-1".into()),
-        credentials: Some(credentials.clone()),
-        timeouts: Timeouts { connect: ATTEMPT, attempt: ATTEMPT, operation: 6 * ATTEMPT },
-        ..settings(bucket)
-    };
+    let settings = settings(bucket)
+        .endpoint_url(endpoint.to_owned())
+        .region("us-east-1")
+        .credentials(credentials.clone())
+        .timeouts(Timeouts::default().connect(ATTEMPT).attempt(ATTEMPT).operation(6 * ATTEMPT));
     SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
 }
 

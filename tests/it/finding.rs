@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use skillfs::embedded::Embedded;
-use skillfs::{Error, ErrorKind, GlobResult, Grep, GrepResult, LibraryId, S3Backend, Session};
+use skillfs::{Error, ErrorKind, Glob, GlobResult, Grep, GrepResult, LibraryId, S3Backend, Session};
 
 use crate::support::wire::{Reply, Request, Wire};
 use crate::support::{Bucket, Seeded, latin1, on_every_server, session, utf16};
@@ -77,7 +77,7 @@ fn paths(found: &GlobResult) -> Vec<&str> {
 }
 
 async fn glob(s: &S3Backend, pattern: &str, root: Option<&str>) -> Vec<String> {
-    let found = s.glob(pattern, root).await.unwrap_or_else(|error| panic!("{pattern}: {error}"));
+    let found = s.glob(at_root(pattern, root)).await.unwrap_or_else(|error| panic!("{pattern}: {error}"));
     assert!(!found.truncated);
     paths(&found).into_iter().map(str::to_owned).collect()
 }
@@ -177,12 +177,16 @@ async fn globs_find_what_the_table_says(b: Bucket) {
         let expected: Vec<String> = expected.iter().map(|path| format!("/workspace/{path}")).collect();
         let root = format!("/workspace/{root}");
         assert_eq!(glob(&s, pattern, Some(&root)).await, expected, "{pattern} in {root}");
-        let mut streamed: Vec<_> =
-            s.glob_stream(pattern, Some(&root)).map_ok(|e| e.path.to_string()).try_collect().await.unwrap();
+        let mut streamed: Vec<_> = s
+            .glob_stream(Glob::new(*pattern).root(&root))
+            .map_ok(|e| e.path.to_string())
+            .try_collect()
+            .await
+            .unwrap();
         streamed.sort();
         assert_eq!(streamed, expected, "{pattern} in {root}, as a stream");
     }
-    let entry = &s.glob("A.md", None).await.unwrap().entries[0];
+    let entry = &s.glob("A.md").await.unwrap().entries[0];
     assert_eq!(*entry, s.stat("/workspace/A.md").await.unwrap());
 }
 
@@ -192,28 +196,32 @@ async fn a_root_must_be_there_and_may_be_a_file(b: Bucket) {
     for root in ["/workspace/none", "/workspace/none.md", "none", "/workspace/doc", "/elsewhere", "/ticket/x"]
     {
         for pattern in ["*", "docs/a.md", "/a/b/c"] {
-            assert_eq!(kind(s.glob(pattern, Some(root)).await), ErrorKind::NotFound, "{pattern} in {root}");
+            assert_eq!(
+                kind(s.glob(Glob::new(pattern).root(root)).await),
+                ErrorKind::NotFound,
+                "{pattern} in {root}"
+            );
         }
-        let query = Grep { root: Some(root.into()), ..Grep::new("x") };
+        let query = Grep::new("x").root(root);
         assert_eq!(kind(s.grep(&query).await), ErrorKind::NotFound, "{root}");
     }
     for root in ["/workspace/..", "/workspace/a\\b", "/workspace/%2e%2e/x"] {
-        assert_eq!(kind(s.glob("*", Some(root)).await), ErrorKind::InvalidPath, "{root}");
+        assert_eq!(kind(s.glob(Glob::new("*").root(root)).await), ErrorKind::InvalidPath, "{root}");
     }
     // `.md` is added for readers; where a search starts is named exactly.
-    assert_eq!(kind(s.glob("*", Some("/workspace/A")).await), ErrorKind::NotFound);
+    assert_eq!(kind(s.glob(Glob::new("*").root("/workspace/A")).await), ErrorKind::NotFound);
     // A mount is there, be it empty or not.
     assert!(glob(&s, "*", Some("/ticket")).await.is_empty());
-    assert!(s.grep(&Grep { root: Some("/ticket".into()), ..Grep::new("x") }).await.unwrap().lines.is_empty());
+    assert!(s.grep(&Grep::new("x").root("/ticket")).await.unwrap().lines.is_empty());
     // A file is found in itself, by its name.
     for (pattern, found) in [("*", true), ("*.md", true), ("a.md", true), ("/a.md", true), ("*.txt", false)] {
         let expected: &[&str] = if found { &["/workspace/docs/a.md"] } else { &[] };
         assert_eq!(glob(&s, pattern, Some("docs/a.md")).await, expected, "{pattern}");
     }
-    let found = s.grep(&Grep { root: Some("docs/a.md".into()), ..Grep::new("x") }).await.unwrap();
+    let found = s.grep(&Grep::new("x").root("docs/a.md")).await.unwrap();
     assert_eq!((lines(&found), found.searched), (vec!["/workspace/docs/a.md:1:x".to_owned()], 1));
     // A file that is named may have a dot.
-    let found = s.grep(&Grep { root: Some(".env".into()), ..Grep::new("x") }).await.unwrap();
+    let found = s.grep(&Grep::new("x").root(".env")).await.unwrap();
     assert_eq!(lines(&found), ["/workspace/.env:1:x"]);
 }
 
@@ -238,17 +246,17 @@ async fn without_a_root_the_search_starts_in_the_workspace(b: Bucket) {
     assert_eq!(glob(&s, "/**/*.md", None).await, ["/skills/s.md", "/ticket/t.md", "/workspace/w.md"]);
     assert_eq!(glob(&s, "/{ticket,workspace}/*", None).await, ["/ticket/t.md", "/workspace/w.md"]);
     assert!(glob(&s, "/*.md", None).await.is_empty());
-    assert_eq!(kind(s.glob("/elsewhere/*", None).await), ErrorKind::NotFound);
+    assert_eq!(kind(s.glob("/elsewhere/*").await), ErrorKind::NotFound);
     assert!(glob(&s, "workspace/*", None).await.is_empty());
     assert_eq!(lines(&s.grep(&Grep::new("x")).await.unwrap()), ["/workspace/w.md:1:x"]);
-    let threadless = b.fs.session(&Session { thread: None, ..session("u1", "1", "k1") });
+    let threadless = b.fs.session(&session("u1", "1", "k1"));
     assert_eq!(glob(&threadless, "*.md", None).await, ["/skills/s.md", "/ticket/t.md"]);
     let found = threadless.grep(&Grep::new("x")).await.unwrap();
     assert_eq!(lines(&found), ["/skills/s.md:1:x", "/ticket/t.md:1:x"]);
     let nobody = b.fs.session(&Session::default());
     assert!(glob(&nobody, "*", None).await.is_empty());
     assert_eq!(nobody.grep(&Grep::new("x")).await.unwrap().searched, 0);
-    assert_eq!(kind(nobody.glob("*", Some("/workspace")).await), ErrorKind::NotFound);
+    assert_eq!(kind(nobody.glob(Glob::new("*").root("/workspace")).await), ErrorKind::NotFound);
 }
 
 async fn a_search_of_everything_goes_through_all_mounts(b: Bucket) {
@@ -263,8 +271,8 @@ async fn a_search_of_everything_goes_through_all_mounts(b: Bucket) {
     assert_eq!(glob(&s, "*/a/*", Some("/")).await, ["/skills/a/x.md", "/ticket/a/x.md", "/workspace/a/x.md"]);
     assert_eq!(glob(&s, "skills/*", Some("/")).await, ["/skills/b.md"]);
     assert_eq!(glob(&s, "workspace/**", Some("/")).await, ["/workspace/a/x.md"]);
-    assert_eq!(kind(s.glob("elsewhere/**", Some("/")).await), ErrorKind::NotFound);
-    let query = Grep { root: Some("/".into()), ..Grep::new("dos") };
+    assert_eq!(kind(s.glob(Glob::new("elsewhere/**").root("/")).await), ErrorKind::NotFound);
+    let query = Grep::new("dos").root("/");
     assert_eq!(
         lines(&s.grep(&query).await.unwrap()),
         ["/skills/a/x.md:2:dos", "/skills/b.md:2:dos", "/ticket/a/x.md:2:dos", "/workspace/a/x.md:2:dos"]
@@ -285,7 +293,7 @@ async fn layers_are_searched_as_one_tree(b: Bucket) {
         b.put(key, content).await;
     }
     let libraries = vec![LibraryId::parse("acme").unwrap()];
-    let s = b.fs.session(&Session { libraries, ..session("u1", "1", "k1") });
+    let s = b.fs.session(&session("u1", "1", "k1").libraries(libraries));
     let all = ["/skills/a/SKILL.md", "/skills/a/ref/y.md", "/skills/b/SKILL.md", "/skills/plain.md"];
     assert_eq!(glob(&s, "**", Some("/skills")).await, all);
     assert_eq!(glob(&s, "/skills/**", None).await, all);
@@ -297,9 +305,9 @@ async fn layers_are_searched_as_one_tree(b: Bucket) {
     assert!(glob(&s, "*", Some("/skills/b/ref")).await.is_empty());
     assert!(glob(&s, "nothing/*", Some("/skills/a")).await.is_empty());
     for root in ["/skills/c", "/skills/a/gone.md", "/skills/b/none", "/skills/plain"] {
-        assert_eq!(kind(s.glob("*", Some(root)).await), ErrorKind::NotFound, "{root}");
+        assert_eq!(kind(s.glob(Glob::new("*").root(root)).await), ErrorKind::NotFound, "{root}");
     }
-    let found = s.grep(&Grep { root: Some("/skills".into()), ..Grep::new("x") }).await.unwrap();
+    let found = s.grep(&Grep::new("x").root("/skills")).await.unwrap();
     assert_eq!(
         lines(&found),
         [
@@ -309,7 +317,7 @@ async fn layers_are_searched_as_one_tree(b: Bucket) {
             "/skills/plain.md:1:x"
         ]
     );
-    let query = Grep { root: Some("/skills/b/SKILL.md".into()), ..Grep::new("x") };
+    let query = Grep::new("x").root("/skills/b/SKILL.md");
     assert_eq!(lines(&s.grep(&query).await.unwrap()), ["/skills/b/SKILL.md:1:theirs x"]);
 }
 
@@ -322,11 +330,11 @@ async fn a_limit_of_files_says_whether_there_are_more(b: Bucket) {
     let all = glob(&s, "*.md", None).await;
     assert_eq!(all.len(), 12);
     for limit in [0, 1, 5, 11, 12, 13, usize::MAX] {
-        let found = s.glob_limited("*.md", None, limit).await.unwrap();
+        let found = s.glob(Glob::new("*.md").max_files(limit)).await.unwrap();
         assert_eq!(paths(&found), all[..limit.min(12)], "the first {limit}");
         assert_eq!(found.truncated, limit < 12, "{limit}");
     }
-    let none = s.glob_limited("*.pdf", None, 0).await.unwrap();
+    let none = s.glob(Glob::new("*.pdf").max_files(0)).await.unwrap();
     assert!(!none.truncated);
 }
 
@@ -355,13 +363,13 @@ async fn files_of_others_are_never_found(b: Bucket) {
         assert!(found.iter().all(|path| path == "/workspace/mine.md"), "{pattern}: {found:?}");
     }
     for pattern in ["threads/**", "tickets/*/a.md", "u2/skills/*", "shared/**", "Workspace/*"] {
-        assert_eq!(kind(s.glob(pattern, Some("/")).await), ErrorKind::NotFound, "{pattern}");
+        assert_eq!(kind(s.glob(Glob::new(pattern).root("/")).await), ErrorKind::NotFound, "{pattern}");
     }
-    let found = s.grep(&Grep { root: Some("/".into()), ..Grep::new("secret") }).await.unwrap();
+    let found = s.grep(&Grep::new("secret").root("/")).await.unwrap();
     assert_eq!((lines(&found), found.searched), (vec!["/workspace/mine.md:1:secret".to_owned()], 1));
     for pattern in ["../2/*", "/workspace/../../2/*", "{..,x}/*", "%2e%2e/*", "\\.\\./*"] {
-        assert_eq!(kind(s.glob(pattern, None).await), ErrorKind::InvalidPath, "{pattern}");
-        let query = Grep { glob: Some(pattern.into()), ..Grep::new("secret") };
+        assert_eq!(kind(s.glob(pattern).await), ErrorKind::InvalidPath, "{pattern}");
+        let query = Grep::new("secret").glob(pattern);
         assert_eq!(kind(s.grep(&query).await), ErrorKind::InvalidPath, "{pattern}");
     }
 }
@@ -370,13 +378,13 @@ async fn what_is_no_pattern_is_an_error(b: Bucket) {
     let s = b.session();
     let before = b.fs.requests();
     for pattern in ["", "/", ".", "./.", "{a,b", "a}", "[a", "docs/", "{docs/,a}", "a[", "[z-a]"] {
-        assert_eq!(kind(s.glob(pattern, None).await), ErrorKind::InvalidInput, "{pattern}");
-        let query = Grep { glob: Some(pattern.into()), ..Grep::new("x") };
+        assert_eq!(kind(s.glob(pattern).await), ErrorKind::InvalidInput, "{pattern}");
+        let query = Grep::new("x").glob(pattern);
         assert_eq!(kind(s.grep(&query).await), ErrorKind::InvalidInput, "{pattern}");
     }
     // Each of its 1,024 meanings would have a thousand segments to compile.
     let vast = format!("{}{}x", "{a,b}".repeat(10), "/a*".repeat(1_300));
-    let error = s.glob(&vast, None).await.unwrap_err();
+    let error = s.glob(&vast).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.message().chars().all(|c| !c.is_control()) && error.hint().is_some(), "{error}");
     assert_eq!(b.fs.requests(), before, "nothing was asked of the storage");
@@ -387,8 +395,8 @@ async fn lines_are_found_literally_or_by_expression(b: Bucket) {
     b.put("threads/1/empty.txt", "").await;
     let s = b.session();
     let literal = |pattern: &str| Grep::new(pattern);
-    let regex = |pattern: &str| Grep { regex: true, ..Grep::new(pattern) };
-    let any_case = |query: Grep| Grep { ignore_case: true, ..query };
+    let regex = |pattern: &str| Grep::new(pattern).regex(true);
+    let any_case = |query: Grep| query.ignore_case(true);
     for (query, expected) in [
         (literal("a.c"), vec![1]),
         (regex("a.c"), vec![1, 2]),
@@ -421,7 +429,12 @@ async fn globs_and_roots_say_where_lines_are_searched(b: Bucket) {
     grow_tree(&b).await;
     let s = b.session();
     let found = async |glob: Option<&str>, root: Option<&str>| -> Vec<String> {
-        let query = Grep { glob: glob.map(str::to_owned), root: root.map(str::to_owned), ..Grep::new("x") };
+        let query = {
+            let mut made = Grep::new("x");
+            made.glob = glob.map(str::to_owned);
+            made.root = root.map(str::to_owned);
+            made
+        };
         s.grep(&query).await.unwrap().lines.iter().map(|line| line.path.to_string()).collect()
     };
     // Without a glob all files are searched, dots or not, by path bytes.
@@ -454,9 +467,9 @@ async fn lines_are_found_in_all_encodings_and_binaries_are_counted(b: Bucket) {
     let s = b.session();
     for (query, number) in [
         (Grep::new("señora Muñoz"), 2),
-        (Grep { ignore_case: true, ..Grep::new("CÁDIZ") }, 2),
+        (Grep::new("CÁDIZ").ignore_case(true), 2),
         // No byte order mark stands before the first line.
-        (Grep { regex: true, ..Grep::new("^el año") }, 1),
+        (Grep::new("^el año").regex(true), 1),
     ] {
         let found = s.grep(&query).await.unwrap();
         let names: Vec<_> = found.lines.iter().map(|line| (line.path.name().unwrap(), line.line)).collect();
@@ -501,7 +514,7 @@ async fn grep_reads_as_read_reads(b: Bucket) {
         b.put(&format!("threads/1/{name}"), bytes).await;
     }
     let s = b.session();
-    let found = s.grep(&Grep { max_matches: u64::MAX, ..Grep::new("ñandú") }).await.unwrap();
+    let found = s.grep(&Grep::new("ñandú").max_matches(u64::MAX)).await.unwrap();
     assert!(!found.truncated && found.not_searched.is_empty());
     let (mut text, mut binary) = (0, 0);
     for (name, _) in &files {
@@ -559,8 +572,7 @@ async fn long_files_are_searched_as_they_stream_by(b: Bucket) {
     assert_eq!((found.matches, found.searched, found.binary), (386, 2, 1));
     // Nothing is told of the one that turned out to be binary, and context agrees, too.
     assert!(found.lines.iter().all(|line| line.path.name() != Some("late.bin")));
-    let around =
-        s.grep(&Grep { context: 1, root: Some("long.txt".into()), ..Grep::new(NEEDLE) }).await.unwrap();
+    let around = s.grep(&Grep::new(NEEDLE).context(1).root("long.txt")).await.unwrap();
     let all: Vec<&str> = content.lines().collect();
     assert!(around.lines.iter().all(|line| line.text == all[line.line as usize - 1]));
     assert!(around.lines.windows(2).all(|pair| pair[0].line < pair[1].line));
@@ -570,7 +582,7 @@ async fn long_files_are_searched_as_they_stream_by(b: Bucket) {
         let mut near = content.clone().into_bytes();
         near[nul] = 0;
         b.put("threads/1/near.bin", near).await;
-        let query = Grep { max_per_file: Some(2), root: Some("near.bin".into()), ..Grep::new(NEEDLE) };
+        let query = Grep::new(NEEDLE).max_per_file(2).root("near.bin");
         for _ in 0..5 {
             let found = s.grep(&query).await.unwrap();
             assert_eq!((found.matches, found.truncated, found.binary), (2, true, 0), "{nul}");
@@ -602,7 +614,7 @@ async fn context_stops_at_borders_and_is_never_repeated(b: Bucket) {
     b.put("threads/1/b.txt", "1\nx\n3\nx\n5\n6\n7\n8\nx\n10\n").await;
     b.put("threads/1/c.txt", "1\r\nx\r\n").await;
     let s = b.session();
-    let around = |context| Grep { context, ..Grep::new("x") };
+    let around = |context| Grep::new("x").context(context);
     let numbers = |found: &GrepResult, name: &str| -> Vec<i64> {
         let of = found.lines.iter().filter(|line| line.path.name() == Some(name));
         // Context is negative here.
@@ -620,7 +632,7 @@ async fn context_stops_at_borders_and_is_never_repeated(b: Bucket) {
         assert_eq!(numbers(&found, "c.txt"), c, "{context}");
         assert_eq!((found.matches, found.truncated), (6, false));
     }
-    let found = s.grep(&Grep { max_per_file: Some(1), ..around(2) }).await.unwrap();
+    let found = s.grep(&around(2).max_per_file(1)).await.unwrap();
     assert_eq!(numbers(&found, "a.txt"), [1, -2, -3]);
     assert_eq!(numbers(&found, "b.txt"), [-1, 2, -3]);
     assert_eq!((found.matches, found.truncated), (3, true));
@@ -636,7 +648,11 @@ async fn limits_of_matches_are_exact_and_always_the_same(b: Bucket) {
     })
     .await;
     let s = b.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
-    let limited = |max_matches, max_per_file| Grep { max_matches, max_per_file, ..Grep::new("x") };
+    let limited = |max_matches, max_per_file| {
+        let mut made = Grep::new("x").max_matches(max_matches);
+        made.max_per_file = max_per_file;
+        made
+    };
     let all = lines(&s.grep(&limited(1_000, None)).await.unwrap());
     assert_eq!(all.len(), 60);
     for _ in 0..20 {
@@ -688,7 +704,7 @@ async fn no_context_is_left_of_a_match_behind_the_limit(b: Bucket) {
             ],
         ),
     ] {
-        let query = Grep { context: 2, max_matches, ..Grep::new("x") };
+        let query = Grep::new("x").context(2).max_matches(max_matches);
         let found = s.grep(&query).await.unwrap();
         assert_eq!(lines(&found), expected, "{max_matches}");
         assert_eq!((found.matches, found.truncated), (max_matches, true));
@@ -700,14 +716,14 @@ async fn what_cannot_be_searched_for_is_an_error(b: Bucket) {
     let s = b.session();
     let before = b.fs.requests();
     for query in [
-        Grep { regex: true, ..Grep::new("(") },
-        Grep { regex: true, ..Grep::new("a\\nb") },
-        Grep { regex: true, ..Grep::new("(?<=a)b") },
-        Grep { regex: true, ..Grep::new("(a{1000}){1000}") },
+        Grep::new("(").regex(true),
+        Grep::new("a\\nb").regex(true),
+        Grep::new("(?<=a)b").regex(true),
+        Grep::new("(a{1000}){1000}").regex(true),
         Grep::new("a\nb"),
         Grep::new("x".repeat(20_000)),
-        Grep { context: usize::MAX, ..Grep::new("x") },
-        Grep { glob: Some("[".into()), ..Grep::new("x") },
+        Grep::new("x").context(usize::MAX),
+        Grep::new("x").glob("["),
     ] {
         let error = s.grep(&query).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{query:?}");
@@ -760,20 +776,20 @@ async fn what_a_pattern_writes_out_is_all_that_is_listed() {
         ("none/**", None, 0, 1),
         ("**/docs/**", None, 20, 4),
     ] {
-        assert_eq!(s.glob(pattern, root).await.unwrap().entries.len(), files, "{pattern}");
+        assert_eq!(s.glob(at_root(pattern, root)).await.unwrap().entries.len(), files, "{pattern}");
         assert_eq!(count(&wire), (lists, 0, lists), "{pattern}");
     }
     // A search ends with its limit; a stream that is dropped ends, too.
-    assert_eq!(s.glob_limited("other/*", None, 10).await.unwrap().entries.len(), 10);
+    assert_eq!(s.glob(Glob::new("other/*").max_files(10)).await.unwrap().entries.len(), 10);
     assert_eq!(count(&wire), (1, 0, 1));
-    drop(s.glob_stream("*", None));
+    drop(s.glob_stream("*"));
     assert_eq!(count(&wire), (0, 0, 0));
     // A root that is a file, and one that is not there, cost one look more.
-    s.glob("*", Some("docs/0/0.md")).await.unwrap();
+    s.glob(Glob::new("*").root("docs/0/0.md")).await.unwrap();
     assert_eq!(wire.operations(), ["HEAD", "LIST"]);
-    s.glob("*", Some("docs/none")).await.unwrap_err();
+    s.glob(Glob::new("*").root("docs/none")).await.unwrap_err();
     assert_eq!(wire.operations(), ["HEAD", "LIST"]);
-    s.glob("none/*", Some("docs")).await.unwrap();
+    s.glob(Glob::new("none/*").root("docs")).await.unwrap();
     assert_eq!(wire.operations(), ["LIST", "LIST"]);
 }
 
@@ -794,10 +810,10 @@ async fn a_grep_costs_one_request_a_page_and_one_a_file() {
     assert_eq!(count(&wire), (2, 0, 2));
     // A glob saves what it leaves out; a limit ends the search early.
     let s = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
-    s.grep(&Grep { glob: Some("d0/*".into()), ..Grep::new("no such text") }).await.unwrap();
+    s.grep(&Grep::new("no such text").glob("d0/*")).await.unwrap();
     assert_eq!(count(&wire), (1, 286, 287));
     let s = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
-    let found = s.grep(&Grep { max_matches: 5, ..Grep::new("the same") }).await.unwrap();
+    let found = s.grep(&Grep::new("the same").max_matches(5)).await.unwrap();
     assert_eq!((found.matches, found.truncated), (5, true));
     let (lists, gets, _) = count(&wire);
     assert!(lists == 1 && gets <= 70, "{gets} files were read for five matches");
@@ -810,7 +826,7 @@ async fn empty_files_cost_nothing_and_a_single_file_little() {
     let (wire, s) = behind_a_wire(files.chain(one), |_, _| Reply::Forward).await;
     assert_eq!(s.grep(&Grep::new("x")).await.unwrap().searched, 51);
     assert_eq!(wire.operations(), ["GET", "LIST"]);
-    let query = Grep { root: Some("one.txt".into()), ..Grep::new("x") };
+    let query = Grep::new("x").root("one.txt");
     assert_eq!(s.grep(&query).await.unwrap().matches, 1);
     assert_eq!(wire.operations(), ["HEAD", "LIST"]);
     drop(s.grep_stream(&Grep::new("x")));
@@ -834,7 +850,7 @@ async fn one_file_that_cannot_be_read_does_not_spoil_the_search() {
     assert_eq!(denied.path.as_str(), "/workspace/denied");
     assert!(!denied.reason.is_empty());
     // Named itself, it is no different.
-    let query = Grep { root: Some("/workspace/a".into()), ..Grep::new("x") };
+    let query = Grep::new("x").root("/workspace/a");
     assert_eq!(s.grep(&query).await.unwrap().matches, 1);
 }
 
@@ -851,12 +867,12 @@ async fn a_storage_that_is_down_is_an_error_and_no_empty_answer() {
     assert_eq!(kind(s.grep(&Grep::new("x")).await), ErrorKind::Unavailable);
     let (_wire, s) = failing("LIST", 403, "AccessDenied").await;
     assert_eq!(kind(s.grep(&Grep::new("x")).await), ErrorKind::Denied);
-    assert_eq!(kind(s.glob("*", None).await), ErrorKind::Denied);
+    assert_eq!(kind(s.glob("*").await), ErrorKind::Denied);
     // Whether the root is there cannot be told: that is not the same as not there.
     let (_wire, s) = failing("HEAD", 403, "AccessDenied").await;
-    assert_eq!(kind(s.glob("*", Some("a.md")).await), ErrorKind::Denied);
+    assert_eq!(kind(s.glob(Glob::new("*").root("a.md")).await), ErrorKind::Denied);
     let (_wire, s) = failing("HEAD", 503, "ServiceUnavailable").await;
-    assert_ne!(kind(s.glob("*", Some("none.md")).await), ErrorKind::NotFound);
+    assert_ne!(kind(s.glob(Glob::new("*").root("none.md")).await), ErrorKind::NotFound);
 }
 
 /// Words with what makes searching hard: accents, symbols, numbers, letters of both cases.
@@ -983,11 +999,11 @@ async fn grep_agrees_with_ripgrep() {
     let objects = files.iter().map(|(name, content)| (format!("threads/1/{name}"), content.clone().into()));
     embedded.put_all(&bucket.name, objects).await.unwrap();
     let s = bucket.session();
-    let literal = |pattern: &str| Grep { max_matches: u64::MAX, ..Grep::new(pattern) };
-    let regex = |pattern: &str| Grep { regex: true, ..literal(pattern) };
-    let any_case = |query: Grep| Grep { ignore_case: true, ..query };
-    let around = |query: Grep| Grep { context: 2, ..query };
-    let most = |max_per_file, query: Grep| Grep { max_per_file: Some(max_per_file), ..query };
+    let literal = |pattern: &str| Grep::new(pattern).max_matches(u64::MAX);
+    let regex = |pattern: &str| literal(pattern).regex(true);
+    let any_case = |query: Grep| query.ignore_case(true);
+    let around = |query: Grep| query.context(2);
+    let most = |max_per_file, query: Grep| query.max_per_file(max_per_file);
     let mut total = 0;
     for query in [
         literal("a.c \\d+"),
@@ -1058,7 +1074,13 @@ fn many_searches_of_long_files_do_not_wait_for_each_other() {
 async fn a_million_empty_lines_are_bounded() {
     let b = Bucket::embedded().await;
     b.put("threads/1/empty.txt", "\n".repeat(1_000_000)).await;
-    let query = Grep { context: 1000, max_matches: 1_000_000, ..Grep::new("") };
+    let query = Grep::new("").context(1000).max_matches(1_000_000);
     let found = b.session().grep(&query).await.unwrap();
     assert!(found.truncated && found.lines.len() < 40_000, "{}", found.lines.len());
+}
+
+fn at_root(pattern: impl Into<String>, root: Option<&str>) -> Glob {
+    let mut query = Glob::new(pattern);
+    query.root = root.map(str::to_owned);
+    query
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use skillfs::admin::{IntoKind, NewFile, NewLibrary, NewSkill, PushOptions};
+use skillfs::admin::{IntoKind, LibraryChange, NewFile, NewLibrary, NewSkill, PushOptions};
 use skillfs::embedded::Embedded;
 use skillfs::{ErrorKind, Freshness, Library, LibraryId, S3Backend, Session, SkillFs, UserId};
 
@@ -32,27 +32,27 @@ fn ana() -> Library {
 
 /// A session with the shared library alone.
 fn shared(fs: &SkillFs) -> S3Backend {
-    fs.session(&Session { libraries: vec![LibraryId::parse("acme").unwrap()], ..Session::default() })
+    fs.session(&Session::default().libraries(vec![LibraryId::parse("acme").unwrap()]))
 }
 
 /// A session with a user's own library, and the shared one after it.
 fn both(fs: &SkillFs) -> S3Backend {
     let libraries = vec![LibraryId::parse("acme").unwrap()];
-    fs.session(&Session { libraries, ..session("u1", "1", "k1") })
+    fs.session(&session("u1", "1", "k1").libraries(libraries))
 }
 
 async fn publish(fs: &SkillFs, library: &Library) {
     let mut options = PushOptions::default();
     options.into = IntoKind::Published;
-    let plan = fs.plan_index(library, &options).await.unwrap();
-    fs.publish(&plan, &|_| ()).await.unwrap();
+    let plan = fs.library(library).plan(LibraryChange::Index, &options).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
 }
 
 async fn push_one(fs: &SkillFs, library: &Library, path: &str, text: &str) {
     let mut new = NewLibrary::default();
     new.skills = vec![NewSkill::new(path, vec![NewFile::new("SKILL.md", text.to_owned())])];
-    let plan = fs.plan(library, &new, &PushOptions::default()).await.unwrap();
-    fs.publish(&plan, &|_| ()).await.unwrap();
+    let plan = fs.library(library).plan(&new, &PushOptions::default()).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
 }
 
 /// Skills of three files each, and the descriptions of their categories.
@@ -121,7 +121,7 @@ async fn a_catalog_of(count: usize, most_bytes: usize) {
     s.load_all_skills_formatted(None).await.unwrap();
     shared(&fs).ls_recursive("/skills").await.unwrap();
     assert!(shared(&fs).exists("/skills/c01/s0001/scripts/check.sh").await.unwrap());
-    shared(&fs).catalogue_version().await.unwrap();
+    shared(&fs).catalog_version().await.unwrap();
     assert!(requests(&wire).is_empty());
     // Past the bound: one conditional request.
     assert_eq!(s.fresh().skills(None).await.unwrap(), catalog);
@@ -192,7 +192,7 @@ async fn a_shared_library_that_is_plain_is_listed_after_its_index() {
     assert_eq!(requests(&wire), ["GET index", "LIST keys"]);
     // An index that says plain is no different.
     publish(&b.fs, &acme()).await;
-    b.fs.unpublish(&acme(), &|_| ()).await.unwrap();
+    b.fs.library(&acme()).unpublish().await.unwrap();
     b.put("shared/acme/skills/new/SKILL.md", skill("new")).await;
     assert_eq!(s.load_skills(None).await.unwrap().len(), 6);
 }
@@ -210,7 +210,7 @@ async fn a_thousand_sessions_cost_what_one_does() {
     assert_eq!(requests(&wire), ["GET index"]);
     for s in &sessions[..10] {
         s.load_skills_frontmatter(Some("c01")).await.unwrap();
-        s.catalogue_version().await.unwrap();
+        s.catalog_version().await.unwrap();
     }
     assert!(requests(&wire).is_empty());
 }
@@ -343,7 +343,7 @@ async fn a_damaged_index_is_an_error_and_never_a_listing(b: Bucket) {
         assert!(error.message().contains("acme") && error.hint().is_some(), "{what}: {error:?}");
         assert_eq!((fs.requests() - before).list, 0, "{what}");
         assert_eq!(shared(&fs).read("/skills/c/a/SKILL.md").await.unwrap_err().kind(), ErrorKind::Corrupt);
-        let plan = fs.plan(&acme(), &NewLibrary::default(), &PushOptions::default()).await;
+        let plan = fs.library(&acme()).plan(&NewLibrary::default(), &PushOptions::default()).await;
         assert_eq!(plan.unwrap_err().kind(), ErrorKind::Corrupt, "{what}");
     }
     // What a proxy has decompressed is the same.
@@ -358,7 +358,7 @@ async fn a_newer_index_is_unavailable() {
     let error = shared(&b.fs).skills(None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("format 9"), "{error:?}");
-    let plan = b.fs.plan(&acme(), &NewLibrary::default(), &PushOptions::default()).await;
+    let plan = b.fs.library(&acme()).plan(&NewLibrary::default(), &PushOptions::default()).await;
     assert_eq!(plan.unwrap_err().kind(), ErrorKind::Unavailable);
 }
 
@@ -394,7 +394,7 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
     b.put("shared/later/skills/c01/later/SKILL.md", skill("later")).await;
     b.put(SHARED_INDEX, "{").await;
     let libraries = ["acme", "later"].map(|id| LibraryId::parse(id).unwrap()).to_vec();
-    let s = b.fs.session(&Session { libraries, ..session("u1", "1", "k1") });
+    let s = b.fs.session(&session("u1", "1", "k1").libraries(libraries));
     // Skills of the layer before it answer, whole.
     let catalog = s.skills(None).await.unwrap();
     assert_eq!(catalog.list().len(), 1);
@@ -417,22 +417,19 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
     unavailable(s.ls("/skills").await.map(drop), "a listing");
     unavailable(s.ls("/skills/c01").await.map(drop), "a category");
     unavailable(s.exists("/skills/c01/s0001").await.map(drop), "exists");
-    unavailable(s.glob("/skills/**/SKILL.md", None).await.map(drop), "glob");
+    unavailable(s.glob("/skills/**/SKILL.md").await.map(drop), "glob");
     unavailable(s.skills(Some("c02")).await.map(drop), "another category");
     // The other mounts do not care.
     s.ls("/workspace").await.unwrap();
     // Nothing of it is remembered once the library is fine again.
-    b.fs.repair(
-        &acme(),
-        &{
+    b.fs.library(&acme())
+        .repair(&{
             let mut options = skillfs::admin::RepairOptions::default();
             options.release = Some("1".into());
             options
-        },
-        &|_| (),
-    )
-    .await
-    .unwrap();
+        })
+        .await
+        .unwrap();
     assert_eq!(s.skills(None).await.unwrap().list().len(), 5);
     // Where the first layer is broken, nobody can answer.
     b.put("u1/.skillfs/index.json", "{").await;
@@ -486,14 +483,14 @@ async fn the_version_changes_with_what_it_is_of(b: Bucket) {
     b.put("shared/x/skills/c/b/SKILL.md", skill("b")).await;
     b.put("shared/y/skills/c/d/SKILL.md", skill("d")).await;
     let of = |libraries: &[&str]| {
-        let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap()).collect();
-        fs.session(&Session { libraries, ..session("u1", "1", "k1") })
+        let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap());
+        fs.session(&session("u1", "1", "k1").libraries(libraries))
     };
     let s = of(&["x", "y"]);
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     let mut new = async |what: &'static str| {
-        let version = s.catalogue_version().await.unwrap();
-        assert_eq!(s.catalogue_version().await.unwrap(), version, "{what}");
+        let version = s.catalog_version().await.unwrap();
+        assert_eq!(s.catalog_version().await.unwrap(), version, "{what}");
         if let Some(before) = seen.insert(version, what) {
             panic!("{what} has the version of {before}");
         }
@@ -516,15 +513,15 @@ async fn the_version_changes_with_what_it_is_of(b: Bucket) {
     push_one(&fs, &ana(), "c/a", &skill("a").replace("Does", "Will do")).await;
     new("a release").await;
     // What is not a skill does not count.
-    let version = s.catalogue_version().await.unwrap();
+    let version = s.catalog_version().await.unwrap();
     b.put("shared/x/skills/loose.txt", "x").await;
     b.put("threads/1/x", "x").await;
-    assert_eq!(s.catalogue_version().await.unwrap(), version);
+    assert_eq!(s.catalog_version().await.unwrap(), version);
     // The order of the libraries, and which they are.
     let versions = [of(&["x", "y"]), of(&["y", "x"]), of(&["y"]), of(&[])];
     let mut all = Vec::new();
     for s in &versions {
-        all.push(s.catalogue_version().await.unwrap());
+        all.push(s.catalog_version().await.unwrap());
     }
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 4);
 }

@@ -468,7 +468,7 @@ fn remembered_layers_agree_with_the_model() {
         let bucket = Bucket::remembering().await;
         let shared = ["acme", "more"].map(|id| LibraryId::parse(id).unwrap());
         let libraries = if one { Vec::new() } else { shared.to_vec() };
-        let backend = bucket.fs.session(&skillfs::Session { libraries, ..session("u1", "1", "k1") });
+        let backend = bucket.fs.session(&session("u1", "1", "k1").libraries(libraries));
         let (mut stored, mut published) = (Model::new(), BTreeMap::new());
         for (number, step) in steps.into_iter().enumerate() {
             match step {
@@ -518,7 +518,7 @@ fn layers_agree_with_the_model() {
     let run = |steps: Vec<Step>| async move {
         let bucket = Bucket::embedded().await;
         let libraries = ["acme", "more"].map(|id| skillfs::LibraryId::parse(id).unwrap()).to_vec();
-        let backend = bucket.fs.session(&skillfs::Session { libraries, ..session("u1", "1", "k1") });
+        let backend = bucket.fs.session(&session("u1", "1", "k1").libraries(libraries));
         let mut model = Model::new();
         for step in steps {
             match step {

@@ -19,8 +19,8 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use skillfs::{
-    Access, Error, ErrorKind, Grants, Overwrite, S3Backend, Session, Settings, SkillFs, Transferred,
-    WriteMode, Written,
+    Access, Error, ErrorKind, Glob, Grants, Overwrite, S3Backend, Session, SkillFs, Transferred, WriteMode,
+    Written,
 };
 
 use crate::model::{
@@ -624,8 +624,8 @@ fn check_etags(step: &Step, answers: &[Answer], now: &Bytewise) {
 
 /// Thread 1 and ticket k1, both to be written.
 fn granted() -> Session {
-    let grants = Grants { ticket: Access::ReadWrite, ..Grants::default() };
-    Session { grants, ..session("u1", "1", "k1") }
+    let grants = Grants::default().ticket(Access::ReadWrite);
+    session("u1", "1", "k1").grants(grants)
 }
 
 /// Runs a case, and tells what it leaves behind.
@@ -679,7 +679,7 @@ async fn check_reads(backend: &S3Backend, model: &Model, step: &Step) {
     let (entries, _) = expected(model, "threads/1/");
     let plain = |relative: &str| !relative.split('/').any(|name| name.starts_with('.'));
     let files = entries.iter().filter(|(relative, directory)| !directory && plain(relative));
-    let found = backend.glob("**", Some("/workspace")).await.unwrap().entries;
+    let found = backend.glob(Glob::new("**").root("/workspace")).await.unwrap().entries;
     assert_eq!(
         found.iter().map(|entry| entry.path.to_string()).collect::<Vec<_>>(),
         files.map(|(relative, _)| format!("/workspace/{relative}")).collect::<Vec<_>>()
@@ -790,16 +790,14 @@ impl Weather {
 
 /// Few attempts and little patience: failures shall come through.
 async fn connect(bucket: &Bucket, endpoint: &str, max_attempts: u32) -> SkillFs {
-    let settings = Settings {
-        endpoint_url: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(bucket.credentials.clone()),
-        max_attempts,
-        conflict_patience: Duration::from_secs(2),
-        part_bytes: 5 * 1024 * 1024,
-        single_copy_bytes: 10 * 1024 * 1024,
-        ..settings(&bucket.name)
-    };
+    let settings = settings(&bucket.name)
+        .endpoint_url(endpoint.to_owned())
+        .region("us-east-1")
+        .credentials(bucket.credentials.clone())
+        .max_attempts(max_attempts)
+        .conflict_patience(Duration::from_secs(2))
+        .part_bytes(5 * 1024 * 1024)
+        .single_copy_bytes(10 * 1024 * 1024);
     SkillFs::connect(&settings).await.unwrap()
 }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 use skillfs::admin::{
-    Action, FileAction, IntoKind, LibraryKind, NewFile, NewLibrary, NewSkill, Plan, Published, PushOptions,
-    PushProgress, RepairOptions,
+    Action, FileAction, IntoKind, LibraryChange, LibraryKind, NewFile, NewLibrary, NewSkill, Plan, Published,
+    PushOptions, RepairOptions, VerifyOptions,
 };
 use skillfs::embedded::Embedded;
 use skillfs::{
-    ErrorKind, Freshness, Library, Result, Retention, S3Backend, Session, Settings, SkillFs, UserId,
+    ErrorKind, Freshness, Library, Result, Retention, S3Backend, ServerCapabilities, Session, Settings,
+    SkillFs, Timeouts, UserId,
 };
 use tokio::sync::Notify;
 
@@ -28,7 +29,7 @@ fn library() -> Library {
 }
 
 fn reader(fs: &SkillFs) -> S3Backend {
-    fs.session(&Session { user: Some(UserId::parse("u1").unwrap()), ..Session::default() })
+    fs.session(&Session::default().user(UserId::parse("u1").unwrap()))
 }
 
 fn options() -> PushOptions {
@@ -51,11 +52,9 @@ fn into(kind: IntoKind) -> PushOptions {
 
 fn repair(overwrite: bool) -> RepairOptions {
     let mut options = RepairOptions::default();
-    (options.read, options.overwrite) = (true, overwrite);
+    (options.read_blobs, options.overwrite) = (true, overwrite);
     options
 }
-
-fn silent(_: PushProgress) {}
 
 /// A skill all of whose files say the same version. Even versions have one file more.
 fn skill(path: &str, version: usize) -> NewSkill {
@@ -90,13 +89,13 @@ fn with_description(text: &str) -> NewLibrary {
 }
 
 async fn push(fs: &SkillFs, new: &NewLibrary, options: &PushOptions) -> Result<Published> {
-    let plan = fs.plan(&library(), new, options).await?;
-    fs.publish(&plan, &silent).await
+    let plan = fs.library(&library()).plan(new, options).await?;
+    fs.library(&plan.library).publish(&plan).await
 }
 
 async fn index(fs: &SkillFs, options: &PushOptions) -> Result<Published> {
-    let plan = fs.plan_index(&library(), options).await?;
-    fs.publish(&plan, &silent).await
+    let plan = fs.library(&library()).plan(LibraryChange::Index, options).await?;
+    fs.library(&plan.library).publish(&plan).await
 }
 
 /// Writes a skill with another tool.
@@ -169,7 +168,7 @@ fn actions(plan: &Plan) -> Vec<(String, Action)> {
 }
 
 async fn assert_clean(fs: &SkillFs, library: &Library) {
-    let verified = fs.verify(library, true, &silent).await.unwrap();
+    let verified = fs.library(library).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
     assert!(verified.problems.is_empty(), "{verified:#?}");
 }
 
@@ -178,7 +177,7 @@ fn codes(verified: &skillfs::admin::Verified) -> Vec<(&str, &str)> {
 }
 
 async fn kind(fs: &SkillFs) -> LibraryKind {
-    fs.library_stats(&library()).await.unwrap().kind
+    fs.library(&library()).stats().await.unwrap().kind
 }
 
 on_every_server!(
@@ -200,10 +199,10 @@ on_every_server!(
 async fn a_library_is_published_changed_and_emptied(b: Bucket) {
     let fs = &b.fs;
     let paths = ["deeds/sale", "deeds/loan", "single"];
-    let plan = fs.plan(&library(), &skills(&paths, 1), &options()).await.unwrap();
+    let plan = fs.library(&library()).plan(&skills(&paths, 1), &options()).await.unwrap();
     assert!(actions(&plan).iter().all(|(_, action)| *action == Action::Create));
     assert!(plan.makes_release && plan.kind == LibraryKind::Empty);
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.created, done.uploaded), (Some(1), 3, 9));
     for path in paths {
         assert_eq!(version_seen(&reader(fs), path).await.unwrap(), Some(1));
@@ -216,29 +215,29 @@ async fn a_library_is_published_changed_and_emptied(b: Bucket) {
     let keys = live_keys(&b).await;
     assert!(keys.contains("u1/skills/deeds/sale/references/one.md"), "{keys:?}");
     assert_eq!(keys.len(), 9);
-    let version = reader(fs).catalogue_version().await.unwrap();
+    let version = reader(fs).catalog_version().await.unwrap();
 
     let again = push(fs, &skills(&paths, 1), &options()).await.unwrap();
     assert_eq!((again.release, again.unchanged, again.uploaded), (None, 3, 0));
-    assert_eq!(reader(fs).catalogue_version().await.unwrap(), version);
+    assert_eq!(reader(fs).catalog_version().await.unwrap(), version);
 
     let done = push(fs, &skills(&["deeds/sale"], 2), &options()).await.unwrap();
     assert_eq!((done.release, done.updated), (Some(2), 1));
     assert_eq!(version_seen(&reader(fs), "deeds/sale").await.unwrap(), Some(2));
     assert_eq!(version_seen(&reader(fs), "deeds/loan").await.unwrap(), Some(1));
-    assert_ne!(reader(fs).catalogue_version().await.unwrap(), version);
+    assert_ne!(reader(fs).catalog_version().await.unwrap(), version);
 
-    let plan = fs.plan(&library(), &skills(&["deeds/sale"], 2), &deleting()).await.unwrap();
+    let plan = fs.library(&library()).plan(&skills(&["deeds/sale"], 2), &deleting()).await.unwrap();
     assert_eq!(plan.count(Action::Delete), 2);
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.deleted), (Some(3), 2));
     assert_eq!(version_seen(&reader(fs), "single").await.unwrap(), None);
     assert_eq!(live_keys(&b).await.len(), 4);
     assert_clean(fs, &library()).await;
     let releases: Vec<_> =
-        fs.releases(&library()).await.unwrap().iter().map(|r| (r.release, r.current)).collect();
+        fs.library(&library()).releases().await.unwrap().iter().map(|r| (r.release, r.current)).collect();
     assert_eq!(releases, [(3, true), (2, false), (1, false)]);
-    let listed = fs.library_skills(&library()).await.unwrap();
+    let listed = fs.library(&library()).list().await.unwrap();
     assert_eq!((listed.len(), listed[0].release), (1, Some(2)));
 }
 
@@ -246,18 +245,25 @@ async fn releases_are_rolled_back_to(b: Bucket) {
     let fs = &b.fs;
     push(fs, &skills(&["deeds/sale", "deeds/loan"], 1), &options()).await.unwrap();
     push(fs, &skills(&["deeds/sale", "new"], 2), &options()).await.unwrap();
-    let plan = fs.plan_rollback(&library(), 1, &options()).await.unwrap();
+    let plan = fs.library(&library()).plan(LibraryChange::Rollback { release: 1 }, &options()).await.unwrap();
     let expected =
         [("deeds/loan", Action::Unchanged), ("deeds/sale", Action::Update), ("new", Action::Delete)];
     assert_eq!(actions(&plan), expected.map(|(path, action)| (path.to_owned(), action)));
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.uploaded), (Some(3), 0));
     assert_eq!(version_seen(&reader(fs), "deeds/sale").await.unwrap(), Some(1));
     assert_eq!(version_seen(&reader(fs), "new").await.unwrap(), None);
-    assert_eq!(fs.plan_rollback(&library(), 9, &options()).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        fs.library(&library())
+            .plan(LibraryChange::Rollback { release: 9 }, &options())
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotFound
+    );
     // A rollback can be undone.
-    let plan = fs.plan_rollback(&library(), 2, &options()).await.unwrap();
-    fs.publish(&plan, &silent).await.unwrap();
+    let plan = fs.library(&library()).plan(LibraryChange::Rollback { release: 2 }, &options()).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "new").await.unwrap(), Some(2));
     assert_clean(fs, &library()).await;
 }
@@ -266,28 +272,54 @@ async fn a_pinned_skill_is_left_alone(b: Bucket) {
     let fs = &b.fs;
     push(fs, &skills(&["a", "b"], 1), &options()).await.unwrap();
     push(fs, &skills(&["a", "b"], 2), &options()).await.unwrap();
-    let plan = fs.plan_pin(&library(), "a", 1, &options()).await.unwrap();
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let plan = fs
+        .library(&library())
+        .plan(LibraryChange::Pin { skill: "a".into(), release: 1 }, &options())
+        .await
+        .unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.updated), (Some(3), 1));
-    assert_eq!(fs.releases(&library()).await.unwrap()[2].pinned, ["a"]);
-    let plan = fs.plan(&library(), &skills(&["a", "b"], 3), &options()).await.unwrap();
+    assert_eq!(fs.library(&library()).releases().await.unwrap()[2].pinned, ["a"]);
+    let plan = fs.library(&library()).plan(&skills(&["a", "b"], 3), &options()).await.unwrap();
     assert_eq!(actions(&plan), [("a".to_owned(), Action::Pinned), ("b".to_owned(), Action::Update)]);
     assert!(plan.skills[0].why.as_ref().unwrap().contains("pinned to release 1"));
-    fs.publish(&plan, &silent).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(1));
     assert_eq!(version_seen(&reader(fs), "b").await.unwrap(), Some(3));
     // Pinned again, to another release.
-    let plan = fs.plan_pin(&library(), "a", 2, &options()).await.unwrap();
-    fs.publish(&plan, &silent).await.unwrap();
+    let plan = fs
+        .library(&library())
+        .plan(LibraryChange::Pin { skill: "a".into(), release: 2 }, &options())
+        .await
+        .unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(2));
-    let plan = fs.plan_unpin(&library(), "a", &options()).await.unwrap();
-    assert!(fs.publish(&plan, &silent).await.unwrap().release.is_some());
+    let plan =
+        fs.library(&library()).plan(LibraryChange::Unpin { skill: "a".into() }, &options()).await.unwrap();
+    assert!(fs.library(&plan.library).publish(&plan).await.unwrap().release.is_some());
     push(fs, &skills(&["a"], 3), &options()).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(3));
     let kind_of = |plan: Result<Plan>| plan.unwrap_err().kind();
-    assert_eq!(kind_of(fs.plan_unpin(&library(), "a", &options()).await), ErrorKind::NotFound);
-    assert_eq!(kind_of(fs.plan_pin(&library(), "none", 1, &options()).await), ErrorKind::NotFound);
-    assert_eq!(kind_of(fs.plan_pin(&library(), "a", 99, &options()).await), ErrorKind::NotFound);
+    assert_eq!(
+        kind_of(fs.library(&library()).plan(LibraryChange::Unpin { skill: "a".into() }, &options()).await),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        kind_of(
+            fs.library(&library())
+                .plan(LibraryChange::Pin { skill: "none".into(), release: 1 }, &options())
+                .await
+        ),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        kind_of(
+            fs.library(&library())
+                .plan(LibraryChange::Pin { skill: "a".into(), release: 99 }, &options())
+                .await
+        ),
+        ErrorKind::NotFound
+    );
     assert_clean(fs, &library()).await;
 }
 
@@ -303,8 +335,11 @@ async fn drift_is_never_served_and_always_reported(b: Bucket) {
     assert!(!reader(fs).exists("/skills/new/SKILL.md").await.unwrap());
     let expected =
         [("drift", "a/references/one.md"), ("drift", "b/references/two.md"), ("drift", "new/SKILL.md")];
-    assert_eq!(codes(&fs.verify(&library(), true, &silent).await.unwrap()), expected);
-    let drift = fs.drift(&library()).await.unwrap();
+    assert_eq!(
+        codes(&fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap()),
+        expected
+    );
+    let drift = fs.library(&library()).drift().await.unwrap();
     let changes: Vec<_> = drift.iter().map(|drift| drift.change).collect();
     assert_eq!(changes, [FileAction::Change, FileAction::Remove, FileAction::Add]);
     // A push that meets drift leaves it alone, and says so; the release is visible all the same.
@@ -314,12 +349,12 @@ async fn drift_is_never_served_and_always_reported(b: Bucket) {
     assert_eq!(met, ["a/references/one.md", "b/references/two.md"]);
     assert_eq!(get(&b, "u1/skills/a/references/one.md").await, b"Version 7, by another tool\n");
     assert!(!live_keys(&b).await.contains("u1/skills/b/references/two.md"));
-    assert_eq!(fs.drift(&library()).await.unwrap().len(), 3);
+    assert_eq!(fs.library(&library()).drift().await.unwrap().len(), 3);
     // Repair leaves it alone, too; only with `overwrite` it is reverted.
-    let repaired = fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    let repaired = fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert_eq!(codes(&repaired).len(), 3);
     assert_eq!(get(&b, "u1/skills/a/references/one.md").await, b"Version 7, by another tool\n");
-    let repaired = fs.repair(&library(), &repair(true), &silent).await.unwrap();
+    let repaired = fs.library(&library()).repair(&repair(true)).await.unwrap();
     assert!(repaired.is_clean() && repaired.problems.iter().all(|problem| problem.repaired), "{repaired:#?}");
     assert_eq!(live_keys(&b).await.len(), 8);
     assert_eq!(get(&b, "u1/skills/a/references/one.md").await, b"Version 2 in a/references/one.md\n");
@@ -339,13 +374,13 @@ async fn drift_is_published_by_index(b: Bucket) {
     for name in ["SKILL.md", "references/one.md", "references/two.md"] {
         b.delete(&format!("u1/skills/c/{name}")).await;
     }
-    let plan = fs.plan_index(&library(), &options()).await.unwrap();
+    let plan = fs.library(&library()).plan(LibraryChange::Index, &options()).await.unwrap();
     let rows: Vec<_> =
         actions(&plan).into_iter().filter(|(_, action)| *action != Action::Unchanged).collect();
     let expected = [("a", Action::Update), ("c", Action::Delete), ("new/one", Action::Create)];
     assert_eq!(rows, expected.map(|(path, action)| (path.to_owned(), action)));
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(1));
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.created, done.updated, done.deleted), (Some(2), 1, 1, 1));
     for (path, version) in [("a", Some(2)), ("b", Some(1)), ("c", None), ("new/one", Some(3))] {
         assert_eq!(version_seen(&reader(fs), path).await.unwrap(), version, "{path}");
@@ -360,9 +395,9 @@ async fn drift_is_published_by_index(b: Bucket) {
 async fn a_plain_library_stays_plain_through_pushes(b: Bucket) {
     let fs = &b.fs;
     put_skill(&b, "mine", 1).await;
-    let plan = fs.plan(&library(), &skills(&["starter"], 1), &options()).await.unwrap();
+    let plan = fs.library(&library()).plan(&skills(&["starter"], 1), &options()).await.unwrap();
     assert!(!plan.makes_release && plan.kind == LibraryKind::Plain);
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.created, done.uploaded), (None, 1, 3));
     assert_eq!(kind(fs).await, LibraryKind::Plain);
     assert!(keys(&b, "u1/.skillfs/").await.is_empty());
@@ -380,9 +415,10 @@ async fn a_plain_library_stays_plain_through_pushes(b: Bucket) {
     assert_eq!((done.release, done.deleted), (None, 1));
     assert_eq!(version_seen(&reader(fs), "mine").await.unwrap(), None);
     // What has releases only is refused, and says what to do.
-    for plan in
-        [fs.plan_rollback(&library(), 1, &options()).await, fs.plan_index(&library(), &options()).await]
-    {
+    for plan in [
+        fs.library(&library()).plan(LibraryChange::Rollback { release: 1 }, &options()).await,
+        fs.library(&library()).plan(LibraryChange::Index, &options()).await,
+    ] {
         let error = plan.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert!(error.hint().unwrap().contains("--publish"), "{error:?}");
@@ -396,11 +432,12 @@ async fn a_plain_library_is_published_on_request(b: Bucket) {
     b.put("u1/skills/loose.md", "Loose\n").await;
     b.put("u1/skills/empty/", "").await;
     let before = reader(fs).ls_recursive("/skills").await.unwrap();
-    let plan = fs.plan(&library(), &skills(&["starter"], 1), &into(IntoKind::Published)).await.unwrap();
+    let plan =
+        fs.library(&library()).plan(&skills(&["starter"], 1), &into(IntoKind::Published)).await.unwrap();
     let adopted = plan.adopted.unwrap();
     assert_eq!((adopted.skills, adopted.files, adopted.left_out), (1, 5, 1));
     assert!(adopted.bytes > 0);
-    let done = fs.publish(&plan, &silent).await.unwrap();
+    let done = fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!((done.release, done.uploaded_meanwhile, done.mirror_error), (Some(1), None, None));
     assert_eq!(kind(fs).await, LibraryKind::Published);
     for (path, version) in [("deeds/mine", 1), ("starter", 1)] {
@@ -442,23 +479,23 @@ async fn a_library_is_made_plain_again(b: Bucket) {
     let fs = &b.fs;
     push(fs, &skills(&["a", "b"], 1), &options()).await.unwrap();
     b.put("u1/skills/a/references/one.md", "Drift\n").await;
-    let error = fs.unpublish(&library(), &silent).await.unwrap_err();
+    let error = fs.library(&library()).unpublish().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.message().contains("a/references/one.md"), "{error:?}");
-    fs.repair(&library(), &repair(true), &silent).await.unwrap();
-    fs.unpublish(&library(), &silent).await.unwrap();
+    fs.library(&library()).repair(&repair(true)).await.unwrap();
+    fs.library(&library()).unpublish().await.unwrap();
     assert_eq!(kind(fs).await, LibraryKind::Plain);
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(1));
     // Its keys are what readers see.
     put_skill(&b, "a", 2).await;
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(2));
-    assert_eq!(fs.unpublish(&library(), &silent).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(fs.library(&library()).unpublish().await.unwrap_err().kind(), ErrorKind::InvalidInput);
     // Its releases are still listed, and publishing it again goes on counting.
-    assert_eq!(fs.releases(&library()).await.unwrap().len(), 1);
+    assert_eq!(fs.library(&library()).releases().await.unwrap().len(), 1);
     assert_eq!(index(fs, &into(IntoKind::Published)).await.unwrap().release, Some(2));
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(2));
-    let plan = fs.plan_rollback(&library(), 1, &options()).await.unwrap();
-    fs.publish(&plan, &silent).await.unwrap();
+    let plan = fs.library(&library()).plan(LibraryChange::Rollback { release: 1 }, &options()).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(1));
     assert_clean(fs, &library()).await;
 }
@@ -467,12 +504,12 @@ async fn a_pinned_session_reads_one_release_to_the_end(b: Bucket) {
     let fs = &b.fs;
     push(fs, &skills(&["a"], 2), &options()).await.unwrap();
     let turn = reader(fs).pinned().await.unwrap();
-    let version = turn.catalogue_version().await.unwrap();
+    let version = turn.catalog_version().await.unwrap();
     push(fs, &skills(&["a"], 3), &options()).await.unwrap();
     assert_eq!(version_seen(&turn, "a").await.unwrap(), Some(2));
-    assert_eq!(turn.catalogue_version().await.unwrap(), version);
+    assert_eq!(turn.catalog_version().await.unwrap(), version);
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(3));
-    let grep = skillfs::Grep { root: Some("/skills/a".into()), ..skillfs::Grep::new("ersion 2 in") };
+    let grep = skillfs::Grep::new("ersion 2 in").root("/skills/a");
     assert_eq!(turn.grep(&grep).await.unwrap().lines.len(), 3);
     // Deleted meanwhile: the turn goes on with what it saw.
     push(fs, &NewLibrary::default(), &deleting()).await.unwrap();
@@ -483,13 +520,13 @@ async fn a_pinned_session_reads_one_release_to_the_end(b: Bucket) {
 async fn conflicting_pushes_do_not_mix(b: Bucket) {
     let (one, two) = (b.through(&b.endpoint).await, b.through(&b.endpoint).await);
     push(&one, &skills(&["a", "b"], 1), &options()).await.unwrap();
-    let (place, how) = (library(), options());
+    let how = options();
+    let (one, two) = (one.library(&library()), two.library(&library()));
     for round in 1..=5 {
         let (two_new, three_new) = (skills(&["a", "b"], round * 2), skills(&["a", "b"], round * 2 + 1));
-        let (first, second) =
-            tokio::join!(one.plan(&place, &two_new, &how), two.plan(&place, &three_new, &how));
+        let (first, second) = tokio::join!(one.plan(&two_new, &how), two.plan(&three_new, &how));
         let (first, second) = (first.unwrap(), second.unwrap());
-        let (first, second) = tokio::join!(one.publish(&first, &silent), two.publish(&second, &silent));
+        let (first, second) = tokio::join!(one.publish(&first), two.publish(&second));
         let won = usize::from(first.is_ok()) + usize::from(second.is_ok());
         assert_eq!(won, 1, "{first:?} {second:?}");
         let expected = if first.is_ok() { round * 2 } else { round * 2 + 1 };
@@ -521,7 +558,7 @@ async fn twenty_concurrent_pushes_all_land(b: Bucket) {
         assert_eq!(version_seen(&reader(&b.fs), &path).await.unwrap(), Some(number));
     }
     // Whoever was last has completed the mirror; what is left, a repair does.
-    b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert_clean(&b.fs, &library()).await;
 }
 
@@ -546,14 +583,13 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
         _ => Reply::Forward,
     })
     .await;
-    let timeouts = skillfs::Timeouts {
-        connect: Duration::from_secs(10),
-        attempt: Duration::from_secs(5),
-        operation: Duration::from_secs(10),
-    };
+    let timeouts = Timeouts::default()
+        .connect(Duration::from_secs(10))
+        .attempt(Duration::from_secs(5))
+        .operation(Duration::from_secs(10));
     // Two releases are retained. Where the server's clock can be set, a few pushes are enough to be pruned.
     let grace = if b.has_clock() { 700 } else { 7_000 };
-    let short = Retention { releases: 2, grace: Duration::from_secs(grace) };
+    let short = Retention::default().releases(2).grace(Duration::from_secs(grace));
     let writer =
         b.with(&wire.endpoint, |settings| (settings.timeouts, settings.retention) = (timeouts, short)).await;
     let (done, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -606,8 +642,8 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
             }
         }
         if version % 5 == 0 {
-            let place = library();
-            let pruning = writer.prune(&place);
+            let admin = writer.library(&library());
+            let pruning = admin.prune();
             let patience = Duration::from_millis(50 + 200 * (random.below(3) as u64));
             if let Ok(Err(error)) = tokio::time::timeout(patience, pruning).await {
                 assert!(passes(&error), "prune {version}: {error:?}");
@@ -622,8 +658,8 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     for path in paths {
         assert_eq!(version_seen(&reader(&b.fs), path).await.unwrap(), Some(pushes));
     }
-    assert!(!b.has_clock() || b.fs.releases(&library()).await.unwrap().len() < 20);
-    b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    assert!(!b.has_clock() || b.fs.library(&library()).releases().await.unwrap().len() < 20);
+    b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert_clean(&b.fs, &library()).await;
 }
 
@@ -650,14 +686,12 @@ async fn a_push_may_end_at_any_request() {
                 }
             })
             .await;
-            let short = Settings {
-                endpoint_url: Some(wire.endpoint.clone()),
-                region: Some("us-east-1".to_owned()),
-                credentials: Some(b.credentials.clone()),
-                server: skillfs::ServerCapabilities { conditional_puts: Some(true), ..Default::default() },
-                max_attempts: 1,
-                ..settings(&b.name)
-            };
+            let short = settings(&b.name)
+                .endpoint_url(wire.endpoint.clone())
+                .region("us-east-1")
+                .credentials(b.credentials.clone())
+                .server(ServerCapabilities::default().conditional_puts(true))
+                .max_attempts(1);
             let fs = SkillFs::connect(&short).await.unwrap();
             let (new, how) = (skills(&["a", "new"], 2), deleting());
             let finished = tokio::select! {
@@ -766,7 +800,7 @@ async fn a_lost_response_is_not_a_conflict() {
         let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
         let done = push(&fs, &skills(&["a"], 2), &options()).await.unwrap();
         assert_eq!(done.release, Some(2));
-        assert_eq!(b.fs.releases(&library()).await.unwrap().len(), 2 + usize::from(overtaken));
+        assert_eq!(b.fs.library(&library()).releases().await.unwrap().len(), 2 + usize::from(overtaken));
         assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(2));
     }
 }
@@ -787,10 +821,13 @@ async fn an_empty_library_is_published_unless_plain() {
     // The same for many users.
     let users: Vec<UserId> = (0..3).map(|i| UserId::parse(&format!("p-{i}")).unwrap()).collect();
     for (user, result) in
-        b.fs.push_to_users(&users, &skills(&["a"], 1), &into(IntoKind::Plain), false, &|_, _| ()).await
+        b.fs.push_to_users(&users, &skills(&["a"], 1), &into(IntoKind::Plain)).collect::<Vec<_>>().await
     {
         result.unwrap();
-        assert_eq!(b.fs.library_stats(&Library::User(user)).await.unwrap().kind, LibraryKind::Plain);
+        assert_eq!(
+            b.fs.library(&Library::User(user.clone())).stats().await.unwrap().kind,
+            LibraryKind::Plain
+        );
     }
 }
 
@@ -854,13 +891,14 @@ async fn a_killed_push_leaves_a_mirror_that_the_next_push_completes() {
         push(&b.fs, &skills(&["a", "b"], 1), &options()).await.unwrap();
         stopped_push(&b, &skills(&["a", "b"], 2), &options(), 1, "/u1/skills/").await;
         assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(2));
-        let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
+        let verified =
+            b.fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
         assert_eq!(codes(&verified), [("mirror-behind", "mirror.json")]);
         match next {
             "push" => drop(push(&b.fs, &skills(&["a", "b"], 2), &options()).await.unwrap()),
             "another push" => drop(push(&b.fs, &skills(&["b"], 3), &options()).await.unwrap()),
             _ => {
-                let repaired = b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+                let repaired = b.fs.library(&library()).repair(&repair(false)).await.unwrap();
                 assert!(repaired.is_clean() && repaired.problems[0].repaired, "{repaired:#?}");
             }
         }
@@ -878,7 +916,7 @@ async fn index_refuses_a_stale_mirror() {
     let error = index(&b.fs, &options()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.hint().unwrap().contains("verify --repair"), "{error:?}");
-    b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert_eq!(index(&b.fs, &options()).await.unwrap().release, None);
     assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(2));
 }
@@ -900,16 +938,16 @@ async fn a_damaged_blob_is_corrupt_and_repaired() {
     let bytes = reader(&fresh).read_bytes("/skills/a/references/one.md", ..).await;
     assert_eq!(bytes.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(reader(&fresh).load_skill("a").await.unwrap_err().kind(), ErrorKind::Corrupt);
-    let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
+    let verified = b.fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
     assert_eq!(verified.problems.iter().filter(|problem| problem.code == "damaged-blob").count(), 3);
     // From the mirror.
-    let repaired = b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    let repaired = b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert!(repaired.is_clean(), "{repaired:#?}");
     assert_eq!(version_seen(&reader(&fresh), "a").await.unwrap(), Some(1));
     // From the source, where the mirror has something else by now.
     damage().await;
     put_skill(&b, "a", 7).await;
-    b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     let fresh = b.through(&b.endpoint).await;
     assert_eq!(reader(&fresh).load_skill("a").await.unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(push(&b.fs, &skills(&["a"], 1), &options()).await.unwrap().release, None);
@@ -917,7 +955,7 @@ async fn a_damaged_blob_is_corrupt_and_repaired() {
     overwrite.overwrite = true;
     push(&b.fs, &skills(&["a"], 1), &overwrite).await.unwrap();
     assert_eq!(version_seen(&reader(&fresh), "a").await.unwrap(), Some(1));
-    let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
+    let verified = b.fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
     assert!(verified.problems.iter().all(|problem| problem.code == "drift"), "{verified:#?}");
 }
 
@@ -941,9 +979,9 @@ async fn a_missing_blob_is_unavailable_then_corrupt() {
     b.advance(HOUR * 2, [&fs]);
     let error = reader(&fs).read("/skills/a/SKILL.md").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
-    let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
+    let verified = b.fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
     assert!(verified.problems.iter().any(|problem| problem.code == "missing-blob"), "{verified:#?}");
-    let repaired = b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+    let repaired = b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert!(repaired.is_clean(), "{repaired:#?}");
     assert_eq!(version_seen(&reader(&fs), "a").await.unwrap(), Some(1));
 }
@@ -959,21 +997,22 @@ async fn a_damaged_index_is_restored_from_a_named_release() {
             true => b.delete(INDEX).await,
             false => b.put(INDEX, "{").await,
         }
-        let verified = b.fs.verify(&library(), true, &silent).await.unwrap();
+        let verified =
+            b.fs.library(&library()).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
         let code = if lost { "lost-index" } else { "bad-index" };
         let problem = verified.problems.iter().find(|problem| problem.code == code).unwrap();
         assert!(problem.message.contains("--release N") && problem.message.contains("3-"), "{problem:?}");
         // Nothing is guessed.
-        let plan = b.fs.plan(&library(), &skills(&["a"], 9), &into(IntoKind::Published)).await;
+        let plan = b.fs.library(&library()).plan(&skills(&["a"], 9), &into(IntoKind::Published)).await;
         assert_eq!(plan.unwrap_err().kind(), ErrorKind::Corrupt);
-        let left = b.fs.repair(&library(), &repair(false), &silent).await.unwrap();
+        let left = b.fs.library(&library()).repair(&repair(false)).await.unwrap();
         assert!(left.problems.iter().any(|problem| problem.code == code && !problem.repaired), "{left:#?}");
         let mut options = repair(false);
         options.release = Some("9".into());
-        let error = b.fs.repair(&library(), &options, &silent).await.unwrap_err();
+        let error = b.fs.library(&library()).repair(&options).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
         options.release = Some(if lost { "2".into() } else { "3".into() });
-        let repaired = b.fs.repair(&library(), &options, &silent).await.unwrap();
+        let repaired = b.fs.library(&library()).repair(&options).await.unwrap();
         assert!(repaired.is_clean(), "{repaired:#?}");
         let version = if lost { 2 } else { 3 };
         assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(version));
@@ -994,31 +1033,36 @@ async fn prune_deletes_only_old_unreferenced_objects() {
     let blobs = async || keys(&b, "u1/.skillfs/blobs/").await.len();
     let records = async || keys(&b, "u1/.skillfs/releases/").await.len();
     // Superseded less than a week ago: all of them stay listed, and nothing is pruned.
-    assert_eq!((fs.releases(&library()).await.unwrap().len(), records().await), (25, 25));
-    assert_eq!(fs.prune(&library()).await.unwrap(), skillfs::admin::Pruned::default());
+    assert_eq!((fs.library(&library()).releases().await.unwrap().len(), records().await), (25, 25));
+    assert_eq!(fs.library(&library()).prune().await.unwrap(), skillfs::admin::Pruned::default());
     let before = blobs().await;
     b.advance(week + HOUR, [&fs]);
-    let plan = fs.plan_pin(&library(), "a", 2, &options()).await.unwrap();
-    fs.publish(&plan, &silent).await.unwrap();
+    let plan = fs
+        .library(&library())
+        .plan(LibraryChange::Pin { skill: "a".into(), release: 2 }, &options())
+        .await
+        .unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap();
     // The newest 20, and the one that the skill is pinned to.
-    let listed: Vec<_> = fs.releases(&library()).await.unwrap().iter().map(|r| r.release).collect();
+    let listed: Vec<_> = fs.library(&library()).releases().await.unwrap().iter().map(|r| r.release).collect();
     assert_eq!(listed, (8..=26).rev().chain([7, 2]).collect::<Vec<_>>()[..21].to_vec());
-    let pruned = fs.prune(&library()).await.unwrap();
+    let pruned = fs.library(&library()).prune().await.unwrap();
     assert_eq!(pruned.releases, 5);
     assert!(
         pruned.blobs > 0 && blobs().await + usize::try_from(pruned.blobs).unwrap() == before,
         "{pruned:?}"
     );
     for release in [2, 7, 20] {
-        let plan = fs.plan_rollback(&library(), release, &options()).await.unwrap();
-        fs.publish(&plan, &silent).await.unwrap();
+        let plan =
+            fs.library(&library()).plan(LibraryChange::Rollback { release }, &options()).await.unwrap();
+        fs.library(&plan.library).publish(&plan).await.unwrap();
     }
-    assert!(fs.plan_rollback(&library(), 5, &options()).await.is_err());
+    assert!(fs.library(&library()).plan(LibraryChange::Rollback { release: 5 }, &options()).await.is_err());
     assert_clean(&b.fs, &library()).await;
     // One that cannot be read stops it.
     let record = keys(&b, "u1/.skillfs/releases/").await.into_iter().next().unwrap();
     b.put(&record, "{").await;
-    assert_eq!(fs.prune(&library()).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(fs.library(&library()).prune().await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -1060,7 +1104,7 @@ async fn plain_to_published_and_back_under_load() {
     for _ in 0..10 {
         index(&b.fs, &into(IntoKind::Published)).await.unwrap();
         assert_eq!(kind(&b.fs).await, LibraryKind::Published);
-        b.fs.unpublish(&library(), &silent).await.unwrap();
+        b.fs.library(&library()).unpublish().await.unwrap();
         assert_eq!(kind(&b.fs).await, LibraryKind::Plain);
     }
     done.store(true, Ordering::Relaxed);
@@ -1092,8 +1136,9 @@ async fn categories_are_published_with_their_skills() {
     let done = push(&b.fs, &with_description("Deeds"), &options()).await.unwrap();
     assert_eq!((done.release, done.unchanged), (Some(2), 1));
     assert_eq!(described().await.as_deref(), Some("Deeds"));
-    let plan = b.fs.plan_rollback(&library(), 1, &options()).await.unwrap();
-    b.fs.publish(&plan, &silent).await.unwrap();
+    let plan =
+        b.fs.library(&library()).plan(LibraryChange::Rollback { release: 1 }, &options()).await.unwrap();
+    b.fs.library(&plan.library).publish(&plan).await.unwrap();
     assert_eq!(described().await.as_deref(), Some("Deeds of all kinds"));
     assert_clean(&b.fs, &library()).await;
 }
@@ -1112,35 +1157,33 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
     })
     .await;
     let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
-    let results = fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await;
-    assert!(results.iter().map(|(user, _)| user).eq(&users));
+    let results = fs.push_to_users(&users, &new, &options()).collect::<Vec<_>>().await;
+    assert!(results.iter().map(|(user, _)| *user).eq(&users));
     for (user, result) in &results {
-        let library = Library::User(user.clone());
+        let library = Library::User((*user).clone());
         match user.as_str() {
             "u-07" => assert_eq!(result.as_ref().unwrap_err().kind(), ErrorKind::Denied),
             // It is published, and only its mirror is not.
             "u-09" => {
-                let (_, published) = result.as_ref().unwrap();
-                assert!(published.as_ref().unwrap().mirror_error.is_some());
-                assert_eq!(b.fs.library_skills(&library).await.unwrap().len(), 2);
+                assert!(result.as_ref().unwrap().published.mirror_error.is_some());
+                assert_eq!(b.fs.library(&library).list().await.unwrap().len(), 2);
             }
             _ => {
-                let (_, published) = result.as_ref().unwrap();
-                assert_eq!(published.as_ref().unwrap().mirror_error, None);
-                assert_eq!(b.fs.library_skills(&library).await.unwrap().len(), 2);
+                assert_eq!(result.as_ref().unwrap().published.mirror_error, None);
+                assert_eq!(b.fs.library(&library).list().await.unwrap().len(), 2);
             }
         }
     }
     // Run again, both are completed, and from then on each costs two requests; for an hour a listing, too, where
     // somebody may still be writing the mirror.
     let fs = b.with(&b.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
-    let results = fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await;
+    let results = fs.push_to_users(&users, &new, &options()).collect::<Vec<_>>().await;
     assert!(results.iter().all(|(_, result)| result.is_ok()));
     for number in [7, 9] {
         assert_clean(&b.fs, &Library::User(users[number].clone())).await;
     }
     let before = fs.requests();
-    fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await;
+    fs.push_to_users(&users, &new, &options()).collect::<Vec<_>>().await;
     let sent = fs.requests() - before;
     assert_eq!((sent.get, sent.list, sent.total()), (80, 1, 81));
 }
@@ -1156,7 +1199,7 @@ async fn large_files_are_copied_on_the_server() {
     new.skills = vec![NewSkill::new("a", files)];
     let users: Vec<UserId> = (0..3).map(|i| UserId::parse(&format!("u-{i}")).unwrap()).collect();
     let before = b.fs.requests();
-    for (_, result) in b.fs.push_to_users(&users, &new, &options(), false, &|_, _| ()).await {
+    for (_, result) in b.fs.push_to_users(&users, &new, &options()).collect::<Vec<_>>().await {
         result.unwrap();
     }
     // The first one uploads it once; everything else is a copy.
@@ -1179,7 +1222,7 @@ async fn a_skill_does_not_move_over_its_own_files() {
     push(&b.fs, &with("a/b", "notes.md"), &options()).await.unwrap();
     let mut all = deleting();
     all.overwrite = true;
-    let plan = b.fs.plan(&library(), &with("a", "b/notes.md"), &all).await.unwrap();
+    let plan = b.fs.library(&library()).plan(&with("a", "b/notes.md"), &all).await.unwrap();
     assert_eq!(actions(&plan), [("a".to_owned(), Action::Refused), ("a/b".to_owned(), Action::Delete)]);
     assert!(plan.skills[0].why.as_ref().unwrap().contains("delete that one first"));
     push(&b.fs, &with("a", "b/notes.md"), &all).await.unwrap();
@@ -1224,8 +1267,8 @@ fn write_source(folder: &std::path::Path, paths: &[&str], version: usize) {
 async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path::Path) -> (bool, bool) {
     let user = format!("user-{number}");
     let library = Library::User(UserId::parse(&user).unwrap());
-    let plan = b.fs.plan(&library, &skills(&["a", "gone"], 1), &options()).await.unwrap();
-    b.fs.publish(&plan, &silent).await.unwrap();
+    let plan = b.fs.library(&library).plan(&skills(&["a", "gone"], 1), &options()).await.unwrap();
+    b.fs.library(&plan.library).publish(&plan).await.unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let reached = Arc::new(Notify::new());
     let notify = reached.clone();
@@ -1254,7 +1297,7 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
             break true;
         }
     };
-    let session = Session { user: Some(UserId::parse(&user).unwrap()), ..Session::default() };
+    let session = Session::default().user(UserId::parse(&user).unwrap());
     let state = async || {
         let turn = b.fs.session(&session).pinned().await.unwrap();
         let mut state = Vec::new();
@@ -1270,7 +1313,7 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
     let done = tokio::process::Command::from(command).output().await.unwrap();
     assert!(done.status.success(), "request {stop}: {}", String::from_utf8_lossy(&done.stderr));
     assert_eq!(state().await, new, "request {stop}");
-    let verified = b.fs.verify(&library, true, &silent).await.unwrap();
+    let verified = b.fs.library(&library).verify(&VerifyOptions::default().read_blobs(true)).await.unwrap();
     assert!(verified.problems.is_empty(), "request {stop}: {verified:#?}");
     (killed, seen == new)
 }

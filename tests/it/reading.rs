@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use skillfs::{ErrorKind, S3Backend, Settings, SkillFs, Window};
+use skillfs::{ErrorKind, S3Backend, SkillFs, Window};
 
 use crate::support::wire::{Reply, Wire};
 use crate::support::{Bucket, Seeded, latin1, on_every_server, session, settings, utf16};
@@ -22,7 +22,7 @@ on_every_server!(
 );
 
 fn window(offset: u64, limit: u64) -> Window {
-    Window { offset, limit: Some(limit) }
+    Window::default().offset(offset).limit(limit)
 }
 
 async fn text_in_many_encodings(b: Bucket) {
@@ -121,7 +121,7 @@ async fn a_window_counts_lines_from_zero(b: Bucket) {
     assert_eq!((read.content.as_str(), read.lines, read.next_offset), ("3\r\n4", 2, None));
     let read = b.session().read_window("x.txt", window(0, 0)).await.unwrap();
     assert_eq!((read.content.as_str(), read.lines, read.next_offset), ("", 0, Some(0)));
-    let read = b.session().read_window("x.txt", Window { offset: 2, limit: None }).await.unwrap();
+    let read = b.session().read_window("x.txt", Window::default().offset(2)).await.unwrap();
     assert_eq!(read.content, "2\r\n3\r\n4");
     let whole = b.session().read("x.txt").await.unwrap();
     assert_eq!((whole.lines, whole.total_lines, whole.next_offset), (5, Some(5), None));
@@ -176,7 +176,7 @@ async fn limited(max_read_bytes: u64) -> (skillfs::embedded::Embedded, SkillFs) 
     let embedded = skillfs::embedded::Embedded::in_memory().unwrap();
     embedded.create_bucket("big-bucket").await.unwrap();
     let fs =
-        SkillFs::embedded(&embedded, &Settings { max_read_bytes, ..settings("big-bucket") }).await.unwrap();
+        SkillFs::embedded(&embedded, &settings("big-bucket").max_read_bytes(max_read_bytes)).await.unwrap();
     (embedded, fs)
 }
 

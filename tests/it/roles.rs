@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use skillfs::{
-    ErrorKind, Freshness, Grants, Grep, LibraryId, Role, S3Backend, Session, Settings, SkillFs, ThreadId,
-    UserId, Window,
+    ErrorKind, Freshness, Glob, Grants, Grep, LibraryId, Role, S3Backend, Session, Settings, SkillFs,
+    ThreadId, UserId, Window,
 };
 
 use tokio::sync::Notify;
@@ -26,11 +26,18 @@ fn with_libraries(mut session: Session, libraries: &[&str]) -> Session {
 /// A user who sees the library `acme`, too.
 fn of_acme(user: &str) -> Session {
     let user = Some(UserId::parse(user).unwrap());
-    with_libraries(Session { user, ..Session::default() }, &["acme"])
+    with_libraries(
+        {
+            let mut made = Session::default();
+            made.user = user;
+            made
+        },
+        &["acme"],
+    )
 }
 
 fn thread(id: &str) -> Session {
-    Session { thread: Some(ThreadId::parse(id).unwrap()), ..Session::default() }
+    Session::default().thread(ThreadId::parse(id).unwrap())
 }
 
 fn remembering(settings: &mut Settings) {
@@ -73,9 +80,9 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
     backend.edit("new.md", "two", "three").await.unwrap();
     backend.copy("new.md", "dir/copy.md").await.unwrap();
     backend.move_to("dir/copy.md", "dir/moved.md").await.unwrap();
-    assert_eq!(backend.glob("**/*.md", None).await.unwrap().entries.len(), 5);
+    assert_eq!(backend.glob("**/*.md").await.unwrap().entries.len(), 5);
     assert_eq!(backend.grep(&Grep::new("three")).await.unwrap().matches, 2);
-    backend.read_window("new.md", Window { offset: 1, limit: Some(1) }).await.unwrap();
+    backend.read_window("new.md", Window::default().offset(1).limit(1)).await.unwrap();
     backend.delete_recursive("dir").await.unwrap();
     backend.delete("new.md").await.unwrap();
     assert!(!backend.exists("/workspace/gone").await.unwrap());
@@ -97,7 +104,7 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sts_is_asked_with_the_sessions_policy() {
     let cloud = filled().await;
-    let role = Role { external_id: Some("acme-7".into()), session_tags: true, ..Role::new(ROLE) };
+    let role = Role::new(ROLE).external_id("acme-7").session_tags(true);
     let fs = cloud.fs(|settings| settings.role = Some(role)).await;
     let backend = fs.session(&with_libraries(session("u1", "1", "k1"), &["acme", "base"]));
     let credentials = backend.credentials().await.unwrap();
@@ -208,7 +215,7 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_are_held_for_so_many_tenants_only() {
     let cloud = Cloud::start().await;
-    let role = Role { max_scopes: 10, ..Role::new(ROLE) };
+    let role = Role::new(ROLE).max_scopes(10);
     let fs = cloud.fs(|settings| settings.role = Some(role)).await;
     let sessions: Vec<_> = (0..100).map(|tenant| fs.session(&thread(&format!("t{tenant}")))).collect();
     for _ in 0..2 {
@@ -376,7 +383,7 @@ async fn memory_is_not_served_to_whom_sts_refuses() {
     for (operation, error) in [
         ("read", refused.read(file).await.unwrap_err()),
         ("bytes", refused.read_bytes(file, ..).await.unwrap_err()),
-        ("window", refused.read_window(file, Window { offset: 0, limit: Some(1) }).await.unwrap_err()),
+        ("window", refused.read_window(file, Window::default().offset(0).limit(1)).await.unwrap_err()),
         ("ls", refused.ls("/skills").await.unwrap_err()),
         ("ls -R", refused.ls_recursive("/skills").await.unwrap_err()),
         ("tree", refused.tree("/skills").await.unwrap_err()),
@@ -384,7 +391,7 @@ async fn memory_is_not_served_to_whom_sts_refuses() {
         ("load", refused.load_skill("law/deed").await.unwrap_err()),
         ("stat", refused.stat(file).await.unwrap_err()),
         ("exists", refused.exists(file).await.unwrap_err()),
-        ("glob", refused.glob("**", Some("/skills")).await.unwrap_err()),
+        ("glob", refused.glob(Glob::new("**").root("/skills")).await.unwrap_err()),
         ("credentials", refused.credentials().await.unwrap_err()),
     ] {
         assert_eq!(error.kind(), ErrorKind::Denied, "{operation}: {error}");
@@ -410,7 +417,7 @@ async fn sessions_of_one_tenant_share_what_they_know() {
     assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     assert!(cloud.wire.take().is_empty());
     // Grants are part of a scope, the order of libraries is not.
-    let read_only = Session { grants: Grants::READ_ONLY, ..one.clone() };
+    let read_only = one.clone().grants(Grants::READ_ONLY);
     fs.session(&one).ls("/workspace").await.unwrap();
     fs.session(&read_only).ls("/workspace").await.unwrap();
     assert_eq!(cloud.issued().len(), 3);
@@ -455,12 +462,12 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     assert!(cloud.wire.take().is_empty());
     // The workspace has credentials of its own, and does not suffer.
     backend.ls("/workspace").await.unwrap();
-    let role = Role { compact_policy: true, ..Role::new(ROLE) };
+    let role = Role::new(ROLE).compact_policy(true);
     let compact = cloud.fs(|settings| settings.role = Some(role)).await.session(&of);
     compact.ls("/skills").await.unwrap();
     assert!(cloud.issued()[1].policy.to_string().contains("shared/library-3/*"));
     // Tags have rules of their own.
-    let role = Role { session_tags: true, ..Role::new(ROLE) };
+    let role = Role::new(ROLE).session_tags(true);
     let tagged = cloud.fs(|settings| settings.role = Some(role)).await;
     let error = tagged.session(&session("auth0|7", "1", "k1")).ls("/skills").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -533,8 +540,8 @@ async fn a_refused_token_does_not_cost_a_library_its_index() {
     later(AGED).await;
     let other = of("10");
     other.credentials().await.unwrap();
-    let told = other.catalogue_version().await.unwrap();
-    assert_eq!(told, other.fresh().catalogue_version().await.unwrap());
+    let told = other.catalog_version().await.unwrap();
+    assert_eq!(told, other.fresh().catalog_version().await.unwrap());
 }
 
 /// What the role does not allow (tags, a bucket policy) is told from memory.
@@ -589,8 +596,8 @@ async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
     let other = of("u1");
     other.credentials().await.unwrap();
     assert_eq!(other.skills(None).await.unwrap().list().len(), 2);
-    let told = other.catalogue_version().await.unwrap();
-    assert_eq!(told, other.fresh().catalogue_version().await.unwrap());
+    let told = other.catalog_version().await.unwrap();
+    assert_eq!(told, other.fresh().catalog_version().await.unwrap());
 }
 
 /// A runtime that ends during a call of STS.
@@ -721,15 +728,14 @@ async fn the_address_of_sts_in_settings_goes_before_the_environment() {
 #[tokio::test]
 async fn in_a_process_of_its_own() {
     let Ok(task) = std::env::var("SKILLFS_TEST_TASK") else { return };
-    let settings =
-        Settings { credentials: Some(skillfs::StaticCredentials::new("A", "b")), ..Settings::new("bucket") };
+    let settings = Settings::new("bucket").credentials(skillfs::StaticCredentials::new("A", "b"));
     if task == "connect" {
         // Region and address by the AWS chain alone.
         SkillFs::connect(&settings).await.unwrap();
         return;
     }
-    let role = Role { sts_endpoint_url: Some(task), ..Role::new(ROLE) };
-    let settings = Settings { role: Some(role), max_attempts: 1, ..settings };
+    let role = Role::new(ROLE).sts_endpoint_url(task);
+    let settings = settings.role(role).max_attempts(1);
     SkillFs::connect(&settings).await.unwrap().session(&thread("1")).credentials().await.unwrap();
 }
 
@@ -846,10 +852,7 @@ async fn a_missing_index_does_not_open_the_next_one() {
         Some(("/u2/".to_owned(), "get:shared/acme/.skillfs/".to_owned()));
     let fs = cloud.fs(remembering).await;
     let of = |user: &str| {
-        fs.session(&with_libraries(
-            Session { user: Some(UserId::parse(user).unwrap()), ..Session::default() },
-            &["acme"],
-        ))
+        fs.session(&with_libraries(Session::default().user(UserId::parse(user).unwrap()), &["acme"]))
     };
     of("u2").skills(None).await.unwrap();
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
@@ -904,7 +907,7 @@ async fn what_is_known_costs_nothing_with_a_role() {
     async fn run(backend: S3Backend, operation: &str) {
         let skill = "/skills/notary/deed/SKILL.md";
         match operation {
-            "version" => drop(backend.catalogue_version().await.unwrap()),
+            "version" => drop(backend.catalog_version().await.unwrap()),
             "skills" => drop(backend.skills(None).await.unwrap()),
             "ls" => drop(backend.ls("/skills").await.unwrap()),
             "none" => assert!(!backend.exists("/skills/none").await.unwrap()),

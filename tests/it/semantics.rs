@@ -1,7 +1,6 @@
 //! SEMANTICS.md is a list of promises, and each names the tests that hold it to them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use crate::support::rust_files;
 
@@ -48,7 +47,7 @@ fn tests_of(promise: &str) -> Vec<String> {
 
 #[test]
 fn every_promise_has_its_tests() {
-    let book = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("SEMANTICS.md")).unwrap();
+    let book = std::fs::read_to_string(crate::support::root().join("SEMANTICS.md")).unwrap();
     let known = test_names();
     let promises = promises(&book);
     assert!(promises.len() > 40, "only {} promises were found", promises.len());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use skillfs::embedded::Embedded;
-use skillfs::{ErrorKind, LibraryId, S3Backend, Session};
+use skillfs::{ErrorKind, LibraryId, S3Backend};
 
 use crate::skills::{paths, skill};
 use crate::support::wire::{Reply, Wire};
@@ -82,7 +82,7 @@ async fn layers_cost_one_listing_each() {
     let wire = Wire::start(Some(&bucket.endpoint), |_, _| Reply::Forward).await;
     let libraries = vec![LibraryId::parse("acme").unwrap()];
     let backend =
-        bucket.through(&wire.endpoint).await.session(&Session { libraries, ..session("u1", "1", "k1") });
+        bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1").libraries(libraries));
     backend.ls("/skills/a").await.unwrap();
     assert_eq!(counts(&wire), (2, 2, 4));
     let listed: Vec<_> = wire_targets(&backend, &wire).await;

@@ -2,7 +2,7 @@
 
 use skillfs::embedded::Embedded;
 use skillfs::{
-    CatalogFormat, ErrorKind, LibraryId, ResourceKind, S3Backend, Session, Settings, SkillFs, SkillLibrary,
+    CatalogFormat, ErrorKind, LibraryId, PromptText, ResourceKind, S3Backend, Session, SkillFs, SkillLibrary,
     UserId,
 };
 
@@ -40,8 +40,8 @@ fn codes(library: &SkillLibrary) -> Vec<&str> {
 }
 
 fn with_libraries(b: &Bucket, libraries: &[&str]) -> S3Backend {
-    let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap()).collect();
-    b.fs.session(&Session { libraries, ..session("u1", "1", "k1") })
+    let libraries = libraries.iter().map(|id| LibraryId::parse(id).unwrap());
+    b.fs.session(&session("u1", "1", "k1").libraries(libraries))
 }
 
 async fn skills_are_found_at_any_depth(b: Bucket) {
@@ -67,7 +67,7 @@ async fn skills_are_found_at_any_depth(b: Bucket) {
     assert_eq!(library.get("a/b/two").unwrap().category(), "a/b");
     assert_eq!(library.get("root-skill").unwrap().category(), "");
     assert_eq!(library.get("a/one").unwrap().location.as_str(), "/skills/a/one/SKILL.md");
-    let none = b.fs.session(&Session { user: Some(UserId::parse("u9").unwrap()), ..Session::default() });
+    let none = b.fs.session(&Session::default().user(UserId::parse("u9").unwrap()));
     assert!(none.load_skills(None).await.unwrap().is_empty());
     assert!(none.skills(None).await.unwrap().list().is_empty());
 }
@@ -273,10 +273,10 @@ async fn loading_gives_text_directory_and_resources(b: Bucket) {
     assert_eq!(loaded.body, "# s\n\nSteps.\n");
     assert_eq!(loaded.skill.directory().as_str(), "/skills/c/s");
     assert_eq!(loaded.skill.resources.len(), 60);
-    let prompt = loaded.to_prompt(true);
+    let prompt = loaded.to_prompt(PromptText::Body);
     assert!(prompt.starts_with("# s\n\nSteps.\n\nSkill directory: /skills/c/s\n"), "{prompt}");
     assert!(prompt.contains("- references/f49.md (reference, 1 bytes)\n- and 10 more"), "{prompt}");
-    assert!(loaded.to_prompt(false).starts_with("---\nname: s\n"));
+    assert!(loaded.to_prompt(PromptText::Complete).starts_with("---\nname: s\n"));
 }
 
 async fn two_layers_with_a_collision(b: Bucket) {
@@ -303,8 +303,7 @@ async fn two_layers_with_a_collision(b: Bucket) {
     assert!(!backend.exists("/skills/c/both/theirs.md").await.unwrap());
     assert_eq!(backend.load_skill("c/ours").await.unwrap().skill.library.unwrap().as_str(), "acme");
     // The order of layers decides; without the user's own library the company's is seen.
-    let company =
-        b.fs.session(&Session { libraries: vec![LibraryId::parse("acme").unwrap()], ..Session::default() });
+    let company = b.fs.session(&Session::default().libraries(vec![LibraryId::parse("acme").unwrap()]));
     assert_eq!(company.load_skills(None).await.unwrap(), ["c/both", "c/ours"]);
     assert!(company.load_skill_content("c/both").await.unwrap().unwrap().contains("the company's"));
 }
@@ -417,7 +416,7 @@ async fn skills_without_a_description_are_listed_or_not_as_set() {
     embedded.create_bucket("sample").await.unwrap();
     embedded.put("sample", "u1/skills/c/bare/SKILL.md", "# Bare\n\nText.\n").await.unwrap();
     for (list_undescribed_skills, count) in [(true, 1), (false, 0)] {
-        let settings = Settings { list_undescribed_skills, ..settings("sample") };
+        let settings = settings("sample").list_undescribed_skills(list_undescribed_skills);
         let backend =
             SkillFs::embedded(&embedded, &settings).await.unwrap().session(&session("u1", "1", "k1"));
         let library = backend.skills(None).await.unwrap();

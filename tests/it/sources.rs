@@ -35,7 +35,7 @@ fn open(folder: &Path) -> Source {
 }
 
 fn open_as(folder: &Path, layout: Layout) -> Source {
-    let options = SourceOptions { layout: Some(layout), ..SourceOptions::default() };
+    let options = SourceOptions::default().layout(layout);
     Source::folder(folder, &options).unwrap()
 }
 
@@ -48,7 +48,7 @@ fn names(files: &[SourceFile]) -> Vec<&str> {
 }
 
 fn options() -> ImportOptions<'static> {
-    ImportOptions::new(SystemTime::UNIX_EPOCH + Duration::from_secs(1_794_830_400))
+    ImportOptions::default().installed_at(SystemTime::UNIX_EPOCH + Duration::from_secs(1_794_830_400))
 }
 
 fn text(skill: &SkillFiles, name: &str) -> String {
@@ -67,11 +67,11 @@ fn a_folder_that_is_a_skill_is_called_like_the_folder() {
     assert_eq!((paths(&source), source.layout), (vec!["sale"], Layout::Folder));
     assert_eq!(names(&source.skills[0].files), [".source", "SKILL.md", "references/x.md"]);
     assert!(source.skills[0].problems.is_empty(), "{:?}", source.skills[0].problems);
-    let options = SourceOptions { category: Some("deeds/old".to_owned()), ..SourceOptions::default() };
+    let options = SourceOptions::default().category("deeds/old");
     let source = Source::folder(&folder.path().join("sale"), &options).unwrap();
     assert_eq!(paths(&source), ["deeds/old/sale"]);
     assert!(source.skills[0].problems.is_empty(), "{:?}", source.skills[0].problems);
-    let options = SourceOptions { category: Some("../x".to_owned()), ..SourceOptions::default() };
+    let options = SourceOptions::default().category("../x");
     let error = Source::folder(&folder.path().join("sale"), &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidPath);
 }
@@ -270,14 +270,14 @@ fn a_pipe_is_not_waited_for() {
 fn bounds_hold_for_folders_too() {
     let a = skill("a", "", "b");
     let folder = tree(&[("a/SKILL.md", &a), ("a/x", "x"), ("a/y", "y"), ("b/c/d/SKILL.md", &a)]);
-    let with = |limits: Limits| SourceOptions { limits, ..SourceOptions::default() };
-    let few = with(Limits { max_entries: 4, ..Limits::default() });
+    let with = |limits: Limits| SourceOptions::default().limits(limits);
+    let few = with(Limits::default().max_entries(4));
     assert_eq!(Source::folder(folder.path(), &few).unwrap_err().kind(), ErrorKind::TooLarge);
-    let flat = with(Limits { max_depth: 1, ..Limits::default() });
+    let flat = with(Limits::default().max_depth(1));
     let source = Source::folder(folder.path(), &flat).unwrap();
     assert_eq!(paths(&source), ["a"]);
     assert_eq!(source.skipped[0].path, "b/c");
-    let small = with(Limits { max_file_bytes: 10, ..Limits::default() });
+    let small = with(Limits::default().max_file_bytes(10));
     let source = Source::folder(folder.path(), &small).unwrap();
     assert!(source.skills.is_empty());
     assert!(source.skipped[0].reason.contains("10 are the limit"), "{:?}", source.skipped);
@@ -424,7 +424,7 @@ fn a_source_cannot_raise_its_own_trust() {
             "{source}"
         );
     });
-    let trusted = ImportOptions { trust: TrustTier::Indexed, ..options() };
+    let trusted = options().trust(TrustTier::Indexed);
     assert_eq!(imported(&files, &trusted).skills[0].provenance.trust_tier, TrustTier::Indexed);
 }
 
@@ -444,7 +444,7 @@ fn scripts_are_left_out_unless_asked_for() {
         assert_eq!(skill.left_out, ["scripts/lib/y.sh", "scripts/x.py"]);
         assert!(!skill.provenance.scripts_imported);
     });
-    with_tree(&files, &ImportOptions { with_scripts: true, ..options() }, |imported| {
+    with_tree(&files, &options().with_scripts(true), |imported| {
         let skill = &imported.skills[0];
         assert_eq!(skill.skill.files.len(), 6);
         assert!(skill.left_out.is_empty() && skill.provenance.scripts_imported);
@@ -466,7 +466,7 @@ fn tools_are_translated_only_when_asked_for() {
         assert_eq!(skill.provenance.missing_tools, ["mcp__x"]);
         assert!(skill.diagnostics.iter().any(|said| said.code == "missing-tool"));
     });
-    with_tree(&files, &ImportOptions { translate_tools: true, ..options() }, |imported| {
+    with_tree(&files, &options().translate_tools(true), |imported| {
         let skill = &imported.skills[0];
         let expected = self::skill(
             "a",
@@ -493,7 +493,7 @@ fn danger_needs_consent() {
         "it requires shell:execute, and nobody agreed to that; `--accept-dangerous` does"
     );
     assert_eq!(none.refused[1].dangerous_capabilities, ["network:listen"]);
-    let all = imported(&files, &ImportOptions { accept_dangerous: true, ..options() });
+    let all = imported(&files, &options().accept_dangerous(true));
     assert_eq!(all.skills.len(), 3);
     assert_eq!(all.skills[0].provenance.dangerous_capabilities, ["shell:execute"]);
     let asked = std::cell::RefCell::new(Vec::new());
@@ -501,7 +501,7 @@ fn danger_needs_consent() {
         asked.borrow_mut().push(format!("{path}: {}", capabilities.join(" ")));
         path == "b"
     };
-    let some = imported(&files, &ImportOptions { confirm: Some(&confirm), ..options() });
+    let some = imported(&files, &options().confirm(&confirm));
     let paths: Vec<_> = some.skills.iter().map(|skill| skill.skill.path.as_str()).collect();
     assert_eq!(paths, ["b", "c"]);
     assert_eq!(*asked.borrow(), ["a: shell:execute", "b: network:listen"]);

@@ -44,9 +44,9 @@ fn check(fixture: &str, least: usize) {
             wrong.push(format!("{}: {:?}, not {got:?}", case.id, case.validate));
         }
         let location = format!("<TMP>/{}/{}", case.dir, case.file);
-        let prompt = read_properties(&content).ok().map(|p| {
-            available_skills(&[AvailableSkill { name: p.name, description: p.description, location }])
-        });
+        let prompt = read_properties(&content)
+            .ok()
+            .map(|p| available_skills(&[AvailableSkill::new(p.name, p.description, location)]));
         if prompt != case.to_prompt {
             wrong.push(format!("{}: {:?}, not {prompt:?}", case.id, case.to_prompt));
         }

@@ -10,7 +10,7 @@ use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
 use aws_sdk_s3::primitives::ByteStream;
-use skillfs::admin::{IntoKind, Published, PushOptions};
+use skillfs::admin::{IntoKind, LibraryChange, Published, PushOptions};
 use skillfs::embedded::{ACCESS_KEY_ID, Embedded, SECRET_ACCESS_KEY};
 use skillfs::{
     Entry, EntryKind, Freshness, Library, S3Backend, Session, Settings, SkillFs, StaticCredentials, ThreadId,
@@ -144,34 +144,23 @@ pub async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &s
 }
 
 fn settings_for(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -> Settings {
-    Settings {
-        endpoint_url: Some(endpoint.to_owned()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(credentials.clone()),
-        ..settings(bucket)
-    }
+    settings(bucket).endpoint_url(endpoint.to_owned()).region("us-east-1").credentials(credentials.clone())
 }
 
 /// Generous limits: the machine may be busy, and no test measures time.
 pub fn settings(bucket: &str) -> Settings {
     let minute = Duration::from_secs(60);
-    Settings {
-        timeouts: Timeouts { connect: minute, attempt: minute, operation: 2 * minute },
-        // Others' changes are seen at once; tests of what is remembered say otherwise. And what is slow
-        // here is the machine.
-        freshness: Freshness::all(Duration::ZERO),
-        reissue_slow: false,
-        ..Settings::new(bucket)
-    }
+    Settings::new(bucket)
+        .timeouts(Timeouts::default().connect(minute).attempt(minute).operation(2 * minute))
+        .freshness(Freshness::all(Duration::ZERO))
+        .reissue_slow(false)
 }
 
 pub fn session(user: &str, thread: &str, ticket: &str) -> Session {
-    Session {
-        user: Some(UserId::parse(user).unwrap()),
-        thread: Some(ThreadId::parse(thread).unwrap()),
-        ticket: Some(TicketId::parse(ticket).unwrap()),
-        ..Session::default()
-    }
+    Session::default()
+        .user(UserId::parse(user).unwrap())
+        .thread(ThreadId::parse(thread).unwrap())
+        .ticket(TicketId::parse(ticket).unwrap())
 }
 
 fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
@@ -198,13 +187,13 @@ fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
 pub async fn publish(fs: &SkillFs, library: &Library) -> Published {
     let mut options = PushOptions::default();
     options.into = IntoKind::Published;
-    let plan = fs.plan_index(library, &options).await.unwrap();
-    fs.publish(&plan, &|_| ()).await.unwrap()
+    let plan = fs.library(library).plan(LibraryChange::Index, &options).await.unwrap();
+    fs.library(&plan.library).publish(&plan).await.unwrap()
 }
 
 /// All Rust files below a folder of the project, with their path in it.
 pub fn rust_files(folder: &str) -> Vec<(String, String)> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let root = root().join(folder);
     let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -224,7 +213,7 @@ pub fn rust_files(folder: &str) -> Vec<(String, String)> {
 pub fn names(entries: &[Entry]) -> Vec<String> {
     let name = |e: &Entry| match e.kind {
         EntryKind::File => e.path.to_string(),
-        EntryKind::Directory => format!("{}/", e.path),
+        _ => format!("{}/", e.path),
     };
     entries.iter().map(name).collect()
 }
@@ -251,4 +240,9 @@ impl Seeded {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
+}
+
+/// The root of the repository.
+pub fn root() -> &'static std::path::Path {
+    std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

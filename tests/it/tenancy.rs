@@ -50,7 +50,7 @@ async fn thread_1_does_not_see_thread_10(b: Bucket) {
 async fn a_thread_called_skills_is_not_a_users_library(b: Bucket) {
     assert_eq!(UserId::parse("threads").unwrap_err().kind(), ErrorKind::InvalidId);
     b.put("threads/skills/x.md", "a thread's file").await;
-    let thread = Session { thread: Some(ThreadId::parse("skills").unwrap()), ..Session::default() };
+    let thread = Session::default().thread(ThreadId::parse("skills").unwrap());
     let thread = b.fs.session(&thread);
     assert_eq!(thread.read("/workspace/x.md").await.unwrap().content, "a thread's file");
     assert_eq!(thread.read("/skills/x.md").await.unwrap_err().kind(), ErrorKind::NotFound);

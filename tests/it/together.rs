@@ -60,7 +60,7 @@ async fn a_window_does_not_fail_because_another_wanted_all_bytes() {
     told.notified().await;
     let s = open(&fs);
     let window =
-        tokio::spawn(async move { s.read_window("long.txt", Window { offset: 0, limit: Some(2) }).await });
+        tokio::spawn(async move { s.read_window("long.txt", Window::default().offset(0).limit(2)).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     go.notify_one();
     assert_eq!(bytes.await.unwrap().unwrap_err().kind(), ErrorKind::TooLarge);
@@ -85,17 +85,17 @@ async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
             .await;
         let libraries = vec![LibraryId::parse("acme").unwrap()];
         let who = if layers == 1 {
-            Session { libraries, ..Session::default() }
+            Session::default().libraries(libraries)
         } else {
-            Session { libraries, ..session("u1", "1", "k1") }
+            session("u1", "1", "k1").libraries(libraries)
         };
         let s = fs.session(&who);
         s.load_skills(None).await.unwrap();
-        let window = Window { offset: 50_000, limit: Some(1) };
+        let window = Window::default().offset(50_000).limit(1);
         assert_eq!(s.read_window("/skills/a/long.txt", window).await.unwrap().content, "old\n");
         bucket.put("shared/acme/skills/a/long.txt", long("new")).await;
         for _ in 0..3 {
-            let window = Window { offset: 90_000, limit: Some(1) };
+            let window = Window::default().offset(90_000).limit(1);
             let read = s.read_window("/skills/a/long.txt", window).await.map(|text| text.content);
             assert_eq!(read.map_err(|e| e.to_string()), Ok("new\n".to_owned()), "{layers} layers");
         }
@@ -147,7 +147,7 @@ async fn a_shared_library_does_not_wait_in_anothers_queue() {
         })
         .await;
     let libraries = vec![LibraryId::parse("acme").unwrap()];
-    let of = |user: &str| fs.session(&Session { libraries: libraries.clone(), ..session(user, user, "k1") });
+    let of = |user: &str| fs.session(&session(user, user, "k1").libraries(libraries.clone()));
     let busy = of("busy");
     let tasks: Vec<_> = (0..400)
         .map(|i| {

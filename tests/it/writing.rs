@@ -306,7 +306,7 @@ async fn skills_are_copied_from_all_layers(b: Bucket) {
     b.put("shared/acme/skills/a/SKILL.md", "hidden").await;
     b.put("shared/acme/skills/b/SKILL.md", "theirs").await;
     let libraries = vec![LibraryId::parse("acme").unwrap()];
-    let s = b.fs.session(&Session { libraries, ..session("u1", "1", "k1") });
+    let s = b.fs.session(&session("u1", "1", "k1").libraries(libraries));
     assert_eq!(s.copy("/skills", "/workspace/skills").await.unwrap().files, 3);
     assert_eq!(text(&s, "/workspace/skills/a/SKILL.md").await, "mine");
     assert_eq!(text(&s, "/workspace/skills/b/SKILL.md").await, "theirs");
@@ -363,15 +363,13 @@ const MIB: usize = 1024 * 1024;
 
 /// Parts as small as S3 takes them.
 async fn in_small_parts(b: &Bucket) -> S3Backend {
-    let settings = Settings {
-        endpoint_url: Some(b.endpoint.clone()),
-        region: Some("us-east-1".to_owned()),
-        credentials: Some(b.credentials.clone()),
-        part_bytes: 5 * MIB as u64,
-        single_copy_bytes: 10 * MIB as u64,
-        max_read_bytes: 64 * MIB as u64,
-        ..settings(&b.name)
-    };
+    let settings = settings(&b.name)
+        .endpoint_url(b.endpoint.clone())
+        .region("us-east-1")
+        .credentials(b.credentials.clone())
+        .part_bytes(5 * MIB as u64)
+        .single_copy_bytes(10 * MIB as u64)
+        .max_read_bytes(64 * MIB as u64);
     SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
 }
 
@@ -473,8 +471,8 @@ async fn a_failed_stream_leaves_nothing(b: Bucket) {
 }
 
 async fn quotas_name_the_limit(b: Bucket) {
-    let limited = |quota| b.fs.session(&Session { quota, ..session("u1", "1", "k1") });
-    let s = limited(Quota { file_bytes: Some(5), ..Quota::default() });
+    let limited = |quota| b.fs.session(&session("u1", "1", "k1").quota(quota));
+    let s = limited(Quota::default().file_bytes(5));
     s.write("/workspace/a", "12345").await.unwrap();
     for error in [
         s.write("/workspace/a", "123456").await.unwrap_err(),
@@ -488,7 +486,7 @@ async fn quotas_name_the_limit(b: Bucket) {
     assert_eq!(kind(s.copy("/workspace/big", "/workspace/copy").await), ErrorKind::QuotaExceeded);
     s.delete("/workspace/big").await.unwrap();
 
-    let s = limited(Quota { mount_bytes: Some(12), mount_objects: Some(3), ..Quota::default() });
+    let s = limited(Quota::default().mount_bytes(12).mount_objects(3));
     s.write("/workspace/b", "12345").await.unwrap();
     let error = s.write("/workspace/c", "123").await.unwrap_err();
     assert!(error.message().contains("may hold 12") && error.path() == Some("/workspace/c"), "{error}");
@@ -513,8 +511,8 @@ async fn quotas_name_the_limit(b: Bucket) {
 }
 
 async fn grants_decide_what_may_be_written(b: Bucket) {
-    let granted = |grants| b.fs.session(&Session { grants, ..session("u1", "1", "k1") });
-    let s = granted(Grants { ticket: Access::ReadWrite, ..Grants::default() });
+    let granted = |grants| b.fs.session(&session("u1", "1", "k1").grants(grants));
+    let s = granted(Grants::default().ticket(Access::ReadWrite));
     s.write("/ticket/answer.md", "sí").await.unwrap();
     s.move_to("/ticket/answer.md", "/workspace/answer.md").await.unwrap();
     assert_eq!(text(&s, "/workspace/answer.md").await, "sí");
@@ -522,7 +520,7 @@ async fn grants_decide_what_may_be_written(b: Bucket) {
     let before = b.fs.requests();
     for (name, grants) in [
         ("read-only", Grants::READ_ONLY),
-        ("ticket only", Grants { workspace: Access::ReadOnly, ticket: Access::ReadWrite }),
+        ("ticket only", Grants::default().workspace(Access::ReadOnly).ticket(Access::ReadWrite)),
     ] {
         let s = granted(grants);
         for path in ["/workspace/a", "/workspace", "/workspace/answer.md", "/", "a"] {
@@ -575,13 +573,13 @@ async fn skills_refuse_every_write_before_any_request() {
     let b = Bucket::embedded().await;
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
     let fs = b.through(&wire.endpoint).await;
-    let all = Grants { workspace: Access::ReadWrite, ticket: Access::ReadWrite };
+    let all = Grants::default().workspace(Access::ReadWrite).ticket(Access::ReadWrite);
     let libraries = vec![LibraryId::parse("acme").unwrap()];
     for (name, who) in [
-        ("all grants", Session { grants: all, ..session("u1", "1", "k1") }),
-        ("a library", Session { libraries, ..session("u1", "1", "k1") }),
+        ("all grants", session("u1", "1", "k1").grants(all)),
+        ("a library", session("u1", "1", "k1").libraries(libraries)),
         // Without a user there is no such mount, and it refuses all the same.
-        ("no user", Session { user: None, ..session("u1", "1", "k1") }),
+        ("no user", session("u1", "1", "k1")),
     ] {
         let s = fs.session(&who);
         for (path, expected) in [
@@ -635,8 +633,8 @@ async fn every_operation_can_be_spawned() {
     spawnable(s.copy_with("/", "/", Overwrite::No));
     spawnable(s.move_to("/", "/"));
     spawnable(s.move_with("/", "/", Overwrite::No));
-    spawnable(s.glob("*", None));
-    spawnable(s.glob_stream("*", None).count());
+    spawnable(s.glob("*"));
+    spawnable(s.glob_stream("*").count());
     spawnable(s.grep(&Grep::new("x")));
     spawnable(s.grep_stream(&Grep::new("x")).count());
     spawnable(s.capabilities());
@@ -690,7 +688,7 @@ async fn a_source_that_changes_while_it_is_moved_stays() {
 }
 
 fn limited(bytes: u64) -> Session {
-    Session { quota: Quota { mount_bytes: Some(bytes), ..Quota::default() }, ..session("u1", "1", "k1") }
+    session("u1", "1", "k1").quota(Quota::default().mount_bytes(bytes))
 }
 
 /// How many bytes the workspace holds.
@@ -762,6 +760,6 @@ async fn what_is_no_etag_is_told_before_any_request() {
 
 #[tokio::test]
 async fn patience_has_an_end() {
-    let settings = Settings { conflict_patience: std::time::Duration::MAX, ..Settings::new("bucket") };
+    let settings = Settings::new("bucket").conflict_patience(std::time::Duration::MAX);
     assert_eq!(kind(SkillFs::connect(&settings).await), ErrorKind::InvalidInput);
 }

@@ -2,30 +2,37 @@
 //!
 //! A bar that is not shown (no terminal, `--quiet`, `--json`) takes the same calls and draws nothing.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use skillfs::admin::{LibraryAdmin, PushProgress};
 
 use super::terminal::size;
-use crate::admin::PushProgress;
-use crate::ambient::Instant;
 
 /// Long work on its way.
 pub(super) fn counted(shown: bool, what: &str) -> ProgressBar {
     bar(shown, &format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left"))
 }
 
-/// Files on their way: how many, how many bytes, how fast, and how long yet.
+/// Progress of file transfers: files, bytes, rate, and time left.
+#[derive(Clone)]
 pub(super) struct Transfer {
     bar: ProgressBar,
-    /// What is being done, and since when.
-    phase: Mutex<(&'static str, Instant)>,
+    /// The current phase, and when it started.
+    phase: Arc<Mutex<(&'static str, Instant)>>,
 }
 
 impl Transfer {
     pub(super) fn new(shown: bool) -> Self {
         let bar = bar(shown, "{bar:24} {msg}, {eta} left");
-        Self { bar, phase: Mutex::new(("", Instant::now())) }
+        Self { bar, phase: Arc::new(Mutex::new(("", Instant::now()))) }
+    }
+
+    /// A library whose operations report here.
+    pub(super) fn of(&self, library: &LibraryAdmin) -> LibraryAdmin {
+        let transfer = self.clone();
+        library.clone().on_progress(move |at| transfer.tell(at))
     }
 
     pub(super) fn tell(&self, at: PushProgress) {

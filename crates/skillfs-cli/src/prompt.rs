@@ -2,12 +2,12 @@
 //!
 //! Where nobody can answer (no terminal, `--json`), a question is an error that names the flag to give instead.
 
+use skillfs::{Error, ErrorKind, Result};
 use std::io::{IsTerminal, Write};
 
 use super::blocking;
 use super::output::Output;
 use super::terminal::{ACCENT, visible};
-use crate::error::{Error, ErrorKind, Result};
 
 /// Whether somebody is there to answer.
 pub(super) fn is_interactive(output: &Output) -> bool {

@@ -7,10 +7,10 @@ use std::str::FromStr;
 use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{ArgAction, Parser, Subcommand};
+use skillfs::S3Backend;
 
 use super::admin_args::AdminCommand;
 use super::session_args::SessionArgs;
-use crate::backend::S3Backend;
 
 const STYLES: Styles = Styles::styled()
     .header(Style::new().bold())
@@ -93,6 +93,44 @@ pub(super) struct Global {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
+    #[command(flatten)]
+    Session(SessionCommand),
+    /// Look after skill libraries: publish, compare, verify, go back
+    #[command(
+        subcommand,
+        after_help = "The library is named by --user ID or --library ID, never by the environment.\n\nExamples:\n  skillfs admin init lease-agreement\n  skillfs --bucket acme admin push ./skills --library notaries --dry-run\n  skillfs --bucket acme admin verify --library notaries"
+    )]
+    Admin(AdminCommand),
+    /// Say what is wrong with bucket, credentials, rights and indexes, and how to mend it
+    ///
+    /// Looks at the bucket, its region, the credentials and the clock; then at what the named session may list, read
+    /// and write, at versioning, conditional writes and the indexes of its libraries. Into each mount that may be
+    /// written to, it writes one small object, and deletes it again.
+    #[command(
+        after_help = "Examples:\n  skillfs --bucket acme doctor                                bucket, region, credentials, clock\n  skillfs --bucket acme --user ana --thread t1 doctor         and what that session may do\n  skillfs --bucket acme --library notaries doctor --json\n\nExit code 1 when something is wrong; notes and warnings are no failure."
+    )]
+    Doctor,
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"
+    )]
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
+    /// Show a session on sample skills, with no set-up
+    ///
+    /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
+    /// stays in DIR, to try the other commands on; files that are there already are left as they are.
+    #[command(
+        after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
+    )]
+    Demo,
+}
+
+/// The commands of a session.
+#[derive(Debug, Subcommand)]
+pub(super) enum SessionCommand {
     /// List a directory, one path a line
     #[command(
         after_help = "Examples:\n  skillfs ls                      the mounts\n  skillfs ls -l /skills/escrituras\n  skillfs --json ls -R /workspace"
@@ -281,12 +319,6 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs skills list --category escrituras\n  skillfs skills catalog --format xml --budget 8000\n  skillfs skills load escrituras/compraventa"
     )]
     Skills(SkillsCommand),
-    /// Look after skill libraries: publish, compare, verify, go back
-    #[command(
-        subcommand,
-        after_help = "The library is named by --user ID or --library ID, never by the environment.\n\nExamples:\n  skillfs admin init lease-agreement\n  skillfs --bucket acme admin push ./skills --library notaries --dry-run\n  skillfs --bucket acme admin verify --library notaries"
-    )]
-    Admin(AdminCommand),
     /// Print credentials that reach what the session reaches, and nothing else
     ///
     /// For other tools, as the `credential_process` of an AWS profile. They hold for an hour at most.
@@ -294,31 +326,6 @@ pub(super) enum Command {
         after_help = "Examples:\n  skillfs --bucket acme --role-arn $ROLE --user ana --thread t1 credentials\n\n  # ~/.aws/config\n  [profile ana]\n  credential_process = skillfs --bucket acme --role-arn arn:… --user ana --thread t1 credentials"
     )]
     Credentials,
-    /// Say what is wrong with bucket, credentials, rights and indexes, and how to mend it
-    ///
-    /// Looks at the bucket, its region, the credentials and the clock; then at what the named session may list, read
-    /// and write, at versioning, conditional writes and the indexes of its libraries. Into each mount that may be
-    /// written to, it writes one small object, and deletes it again.
-    #[command(
-        after_help = "Examples:\n  skillfs --bucket acme doctor                                bucket, region, credentials, clock\n  skillfs --bucket acme --user ana --thread t1 doctor         and what that session may do\n  skillfs --bucket acme --library notaries doctor --json\n\nExit code 1 when something is wrong; notes and warnings are no failure."
-    )]
-    Doctor,
-    /// Print a completion script for a shell
-    #[command(
-        after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"
-    )]
-    Completions {
-        /// bash, elvish, fish, powershell or zsh
-        shell: clap_complete::Shell,
-    },
-    /// Show a session on sample skills, with no set-up
-    ///
-    /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
-    /// stays in DIR, to try the other commands on; files that are there already are left as they are.
-    #[command(
-        after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
-    )]
-    Demo,
 }
 
 /// A category's path below /skills; `all` is every one.

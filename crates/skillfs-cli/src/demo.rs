@@ -5,27 +5,21 @@ use std::time::Duration;
 
 use include_dir::{Dir, include_dir};
 use serde::Serialize;
+use skillfs::admin::{IntoKind, PushOptions};
+use skillfs::embedded::Embedded;
+use skillfs::{
+    CatalogFormat, Edited, Entry, Error, Freshness, GlobResult, Grep, GrepLine, GrepResult, Library, Listing,
+    Mount, Result, S3Backend, Session, SkillFs, TextFile, ThreadId, TicketId, UserId, Window, Written,
+};
 
 use super::args::Global;
 use super::connect::embedded_settings;
 use super::output::{Described, Output};
-use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, visible};
-use crate::admin::{IntoKind, PushOptions};
-use crate::backend::{
-    Edited, GlobResult, Grep, GrepLine, GrepResult, S3Backend, SkillFs, TextFile, Window, Written,
-};
-use crate::config::{Freshness, Settings};
-use crate::doctor::shell;
-use crate::embedded::Embedded;
-use crate::entry::{Entry, Listing};
-use crate::error::{Error, Result};
-use crate::id::{ThreadId, TicketId, UserId};
-use crate::mount::{Access, Library, Mount, Session};
-use crate::skill::CatalogFormat;
+use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, shell, visible};
 
-static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/skills");
-static WORKSPACE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/workspace");
-static TICKET: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/examples/ticket");
+static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../examples/skills");
+static WORKSPACE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../examples/workspace");
+static TICKET: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../examples/ticket");
 
 const USER: &str = "ana";
 const THREAD: &str = "t-42";
@@ -43,26 +37,18 @@ pub(super) async fn run(global: &Global, output: &Output) -> Result<()> {
     };
     // What was asked for once is not asked for again, however slow the machine is.
     let freshness = Freshness::all(Duration::from_secs(3600));
-    let settings = Settings { freshness, ..embedded_settings(global) };
+    let settings = embedded_settings(global).freshness(freshness);
     embedded.create_bucket(&settings.bucket).await?;
     let fs = SkillFs::embedded(&embedded, &settings).await?;
     let objects = seed(&embedded, &settings.bucket).await?;
     let library = Library::User(UserId::parse(USER)?);
-    let options = PushOptions {
-        into: IntoKind::Published,
-        by: "demo".to_owned(),
-        source: "samples".to_owned(),
-        ..PushOptions::default()
-    };
-    let plan = fs.plan_index(&library, &options).await?;
-    fs.publish(&plan, &|_| ()).await?;
+    let options = PushOptions::default().into(IntoKind::Published).by("demo").source("samples");
+    fs.library(&library).index(&options).await?;
     let published = fs.requests();
-    let session = Session {
-        user: Some(UserId::parse(USER)?),
-        thread: Some(ThreadId::parse(THREAD)?),
-        ticket: Some(TicketId::parse(TICKET_ID)?),
-        ..Session::default()
-    };
+    let session = Session::new()
+        .user(UserId::parse(USER)?)
+        .thread(ThreadId::parse(THREAD)?)
+        .ticket(TicketId::parse(TICKET_ID)?);
     let show = Show { json: output.is_json(), backend: fs.session(&session), fs };
     show.heading("A bucket of many tenants, seen by one agent's session")?;
     show.line(format!(
@@ -206,10 +192,7 @@ impl Show {
         let shown = |listing: &Listing| {
             let mounts = listing.entries.iter().zip(self.backend.mounts());
             let line = |(entry, mount): (&Entry, &Mount)| {
-                let access = match mount.access() {
-                    Access::ReadOnly => "read-only",
-                    Access::ReadWrite => "read and write",
-                };
+                let access = mount.access();
                 format!("{DIRECTORY}{:<12}{DIRECTORY:#} {DIM}{access}{DIM:#}", entry.path)
             };
             mounts.map(line).collect()
@@ -236,7 +219,7 @@ impl Show {
     }
 
     async fn read(&self, path: &str, lines: u64) -> Result<()> {
-        let window = Window { offset: 0, limit: Some(lines) };
+        let window = Window::default().limit(lines);
         let shown = |file: &TextFile| {
             let rest = match file.total_lines.unwrap_or(file.lines) - file.lines {
                 0 => String::new(),
@@ -267,7 +250,7 @@ impl Show {
 
     async fn glob(&self, pattern: &str) -> Result<()> {
         let shown = |found: &GlobResult| found.entries.iter().map(|entry| entry.path.to_string()).collect();
-        self.call("glob", pattern, self.backend.glob(pattern, None), shown).await
+        self.call("glob", pattern, self.backend.glob(pattern), shown).await
     }
 
     async fn grep(&self, pattern: &str) -> Result<()> {

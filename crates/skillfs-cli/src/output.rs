@@ -8,18 +8,16 @@ use anstyle::Style;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::json;
+use skillfs::{
+    Entry, Error, ErrorKind, GrepLine, GrepResult, NotSearched, Result, S3Backend, SessionCredentials,
+    TextFile, Tree, VirtualPath, format_time,
+};
 
 use super::progress::{self, Transfer};
 use super::terminal::{
     ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_json_lines, print_raw,
     to_json, visible,
 };
-use crate::backend::{GrepLine, GrepResult, NotSearched, S3Backend, TextFile};
-use crate::entry::{Entry, Tree, format_time};
-use crate::error::{Error, ErrorKind, Result};
-use crate::mount::Identity;
-use crate::path::VirtualPath;
-use crate::store::SessionCredentials;
 
 /// Where a command writes.
 pub(super) struct Output {
@@ -109,7 +107,7 @@ impl Output {
             let left = plural(*binary, "binary file was", "binary files were");
             self.note(&format!("{left} left out"));
         }
-        for NotSearched { path, reason } in not_searched {
+        for NotSearched { path, reason, .. } in not_searched {
             self.note(&format!("not searched: {path}: {reason}"));
         }
         if *truncated {
@@ -246,8 +244,7 @@ impl Output {
     /// That a session without mounts sees nothing.
     pub(super) fn mounts(&self, backend: &S3Backend) {
         if backend.mounts().next().is_none() {
-            let nouns = Identity::nouns(Identity::single());
-            self.note(&format!("this session has no mounts; name {nouns}"));
+            self.note("this session has no mounts; name a user, a thread or a ticket");
         }
     }
 
@@ -398,7 +395,8 @@ fn exit_code(kind: ErrorKind) -> u8 {
         Conflict | AlreadyExists => 5,
         BinaryFile | TooLarge | InvalidSkill | Corrupt => 6,
         Unavailable | Throttled | Timeout => 7,
-        Internal => 70,
+        // A kind that this version of the command line does not know.
+        _ => 70,
     }
 }
 
@@ -409,7 +407,7 @@ mod tests {
     #[test]
     fn exit_codes_are_those_of_the_contract() {
         let codes = [3, 5, 5, 4, 4, 2, 2, 2, 2, 2, 6, 6, 6, 2, 4, 7, 7, 7, 6, 70];
-        for (kind, code) in ErrorKind::ALL.into_iter().zip(codes) {
+        for (kind, code) in ErrorKind::ALL.iter().copied().zip(codes) {
             assert_eq!(exit_code(kind), code);
         }
     }

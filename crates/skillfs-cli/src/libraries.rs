@@ -1,23 +1,19 @@
 //! `skillfs admin list`, and what else only looks at libraries or takes copies of them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
+use skillfs::admin::{LibraryStats, ListedSkill, PullOptions, Release, RepairOptions, VerifyOptions};
+use skillfs::source::{Existing, new_skill};
+use skillfs::{Library, Result, Severity, format_time};
 
 use super::args::Global;
 use super::blocking;
 use super::connect::{connect, library};
 use super::output::Output;
-use super::report::Whose;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
-use crate::admin::{LibraryKind, LibraryStats, ListedSkill, Release, RepairOptions};
-use crate::entry::format_time;
-use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::Severity;
-use crate::mount::Library;
-use crate::source::{Existing, Format, SkillFiles, export as write_archive, new_skill, write_folder};
 
 pub(super) async fn init(name: String, description: String, into: PathBuf, output: &Output) -> Result<()> {
     let made = blocking(move || new_skill(&name, &description, &into)).await?;
@@ -28,7 +24,7 @@ pub(super) async fn init(name: String, description: String, into: PathBuf, outpu
 
 pub(super) async fn releases(global: &Global, output: &Output) -> Result<()> {
     let library = library(global)?;
-    let releases = connect(global, false, output).await?.releases(&library).await?;
+    let releases = connect(global, false, output).await?.library(&library).releases().await?;
     let width = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).min(32);
     let line = |release: &Release| {
         let Release { release, at, by, source, created, updated, deleted, current, pinned, .. } = release;
@@ -58,10 +54,10 @@ pub(super) async fn verify(
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let progress = output.transfer();
-    let watch = |at| progress.tell(at);
+    let admin = progress.of(&fs.library(&library));
     let found = match repair {
-        true => fs.repair(&library, options, &watch).await,
-        false => fs.verify(&library, options.read, &watch).await,
+        true => admin.repair(options).await,
+        false => admin.verify(&VerifyOptions::default().read_blobs(options.read_blobs)).await,
     };
     progress.finish();
     let found = found?;
@@ -73,7 +69,7 @@ pub(super) async fn verify(
                 _ if problem.repaired => ("repaired", GOOD),
                 Severity::Error => ("error", BAD),
                 Severity::Warning => ("warning", ACCENT),
-                Severity::Info => ("info", ACCENT),
+                _ => ("info", ACCENT),
             };
             text += &format!(
                 "{style}{word:<8}{style:#} {:<16} {}: {}\n",
@@ -92,7 +88,7 @@ pub(super) async fn verify(
 
 pub(super) async fn prune(global: &Global, output: &Output) -> Result<()> {
     let library = library(global)?;
-    let pruned = connect(global, false, output).await?.prune(&library).await?;
+    let pruned = connect(global, false, output).await?.library(&library).prune().await?;
     let releases = plural(pruned.releases, "old release", "old releases");
     let blobs = plural(pruned.blobs, "blob", "blobs");
     output.done(&pruned, &format!("deleted {releases} and {blobs}, {}", size(pruned.bytes)))
@@ -101,7 +97,7 @@ pub(super) async fn prune(global: &Global, output: &Output) -> Result<()> {
 pub(super) async fn list(global: &Global, output: &Output) -> Result<()> {
     let fs = connect(global, false, output).await?;
     if global.session.has_library() {
-        let skills = fs.library_skills(&library(global)?).await?;
+        let skills = fs.library(&library(global)?).list().await?;
         let width = skills.iter().map(|skill| skill.path.as_str().chars().count()).max().unwrap_or(0).min(60);
         let line = |ListedSkill { path, files, bytes, release, pinned, .. }: &ListedSkill| {
             let from = match (release, pinned) {
@@ -145,7 +141,7 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<()> {
     #[derive(Serialize)]
     struct Line<'a> {
         #[serde(flatten)]
-        whose: Whose<'a>,
+        library: &'a Library,
         #[serde(flatten)]
         stats: LibraryStats,
     }
@@ -153,7 +149,7 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<()> {
     progress.set_length(libraries.len() as u64);
     let mut all = Vec::new();
     for library in &libraries {
-        all.push(Line { whose: library.into(), stats: fs.library_stats(library).await? });
+        all.push(Line { library, stats: fs.library(library).stats().await? });
         progress.inc(1);
     }
     progress.finish_and_clear();
@@ -162,19 +158,11 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<()> {
             "{name:<32} {kind:<9} {skills:>7} {files:>7} {bytes:>10} {release:>7} {listed:>8} {stored:>10}\n"
         )
     };
-    let line = |Line { whose, stats }: &Line<'_>| {
-        let name = match whose {
-            Whose::User(user) => format!("user {user}"),
-            Whose::Library(library) => format!("library {library}"),
-        };
-        let kind = match stats.kind {
-            LibraryKind::Empty => "empty",
-            LibraryKind::Plain => "plain",
-            LibraryKind::Published => "published",
-        };
+    let line = |Line { library, stats }: &Line<'_>| {
+        let name = format!("{} {}", library.kind(), library.id());
         row([
             &visible(&name, false),
-            kind,
+            stats.kind.as_str(),
             &stats.skills.to_string(),
             &stats.files.to_string(),
             &size(stats.bytes),
@@ -196,15 +184,15 @@ pub(super) async fn pull(
     overwrite: bool,
     output: &Output,
 ) -> Result<()> {
-    let library = library(global)?;
-    let existing = if overwrite { Existing::Replace } else { Existing::Refuse };
-    let skills = read_all(global, &library, category.as_deref(), output).await?;
-    let count = skills.iter().filter(|skill| skill.skill_file().is_some()).count() as u64;
-    let folder = target.clone();
-    let written = blocking(move || write_folder(&skills, &folder, existing)).await?;
+    let admin = connect(global, false, output).await?.library(&library(global)?);
+    let options = pull_options(category, overwrite);
+    let progress = output.transfer();
+    let written = progress.of(&admin).pull(&target, &options).await;
+    progress.finish();
+    let written = written?;
     let note = format!(
-        "wrote {} to `{}`: {}, {} there already",
-        plural(count, "skill", "skills"),
+        "wrote {} to `{}`: {}, {} unchanged",
+        plural(written.skills, "skill", "skills"),
         target.display(),
         plural(written.written, "file", "files"),
         written.unchanged
@@ -219,68 +207,19 @@ pub(super) async fn export(
     overwrite: bool,
     output: &Output,
 ) -> Result<()> {
-    let library = library(global)?;
-    let format = format_of(&target)?;
-    let mut skills = read_all(global, &library, category.as_deref(), output).await?;
-    skills.retain(|skill| skill.skill_file().is_some());
-    let file = target.clone();
-    let exported = blocking(move || {
-        let shown = file.display().to_string();
-        let failed = |e: std::io::Error| {
-            Error::new(ErrorKind::Unavailable, format!("cannot write `{shown}`: {e}"))
-                .with_hint("choose another place")
-        };
-        // Whole or not at all.
-        let folder = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-        let exported = write_archive(&skills, format, &mut temporary)?;
-        let kept = match overwrite {
-            true => temporary.persist(&file),
-            false => temporary.persist_noclobber(&file),
-        };
-        match kept {
-            Ok(_) => Ok(exported),
-            Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => {
-                Err(Error::new(ErrorKind::AlreadyExists, format!("`{shown}` is there already"))
-                    .with_hint("choose another name, or say `--overwrite`"))
-            }
-            Err(e) => Err(failed(e.error)),
-        }
-    })
-    .await?;
+    let admin = connect(global, false, output).await?.library(&library(global)?);
+    let options = pull_options(category, overwrite);
+    let progress = output.transfer();
+    let exported = progress.of(&admin).export(&target, &options).await;
+    progress.finish();
+    let exported = exported?;
     let count = plural(exported.skills.len() as u64, "skill", "skills");
     output.done(&exported, &format!("exported {count} to `{}`", target.display()))
 }
 
-fn format_of(target: &Path) -> Result<Format> {
-    let name = target.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let ends = |end: &str| name.ends_with(end);
-    match () {
-        () if ends(".zip") => Ok(Format::Zip),
-        () if ends(".tar.gz") || ends(".tgz") => Ok(Format::TarGz),
-        () => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("`{}` does not say what kind of archive it is to be", target.display()),
-        )
-        .with_hint("end it with `.zip`, `.tar.gz` or `.tgz`")),
-    }
-}
-
-async fn read_all(
-    global: &Global,
-    library: &Library,
-    category: Option<&str>,
-    output: &Output,
-) -> Result<Vec<SkillFiles>> {
-    let fs = connect(global, false, output).await?;
-    let progress = output.transfer();
-    let mut skills = Vec::new();
-    let take = |skill: SkillFiles| {
-        skills.push(skill);
-        Ok(())
-    };
-    let read = fs.pull(library, category, take, &|at| progress.tell(at)).await;
-    progress.finish();
-    read?;
-    Ok(skills)
+fn pull_options(category: Option<String>, overwrite: bool) -> PullOptions {
+    let existing = if overwrite { Existing::Replace } else { Existing::Refuse };
+    let mut options = PullOptions::default().existing(existing);
+    options.category = category;
+    options
 }

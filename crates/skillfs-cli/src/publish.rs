@@ -3,6 +3,11 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use skillfs::admin::{
+    Action, IntoKind, LibraryAdmin, LibraryChange, LibraryDiff, NewLibrary, Plan, PushOptions,
+};
+use skillfs::source::{Layout, Source, SourceOptions};
+use skillfs::{Error, ErrorKind, Result};
 
 use super::admin_args::{How, KindFlags, Push, SourceFlags};
 use super::args::Global;
@@ -12,11 +17,6 @@ use super::prompt::confirm;
 use super::report::{Report, show, summary, tell_drift, tell_published};
 use super::terminal::{plural, print, print_json, visible};
 use super::{blocking, push_users};
-use crate::admin::{Action, IntoKind, NewLibrary, Plan, PushOptions, PushProgress};
-use crate::backend::SkillFs;
-use crate::error::{Error, ErrorKind, Result};
-use crate::mount::Library;
-use crate::source::{Layout, Source, SourceOptions};
 
 pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
     let (source, new) = read(&args, output).await?;
@@ -26,10 +26,10 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
             let message = "`--users` is in the place of `--user` and `--library`";
             return Err(Error::new(ErrorKind::InvalidInput, message).with_hint("give one of them"));
         }
-        return push_users::push_to_users(global, file.clone(), &new, &args, options, output).await;
+        return push_users::push_to_users(global, file.clone(), new, &args, options, output).await;
     }
     let to = Publication::open(global, &args.how, !args.how.dry_run, output).await?;
-    to.publish(to.fs.plan(&to.library, &new, &options).await?).await
+    to.publish(to.library.plan(new, &options).await?).await
 }
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -39,9 +39,8 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
     }
     let (source, new) = read(&args, output).await?;
     let options = options(&args, &source);
-    let Publication { fs, library, .. } = Publication::open(global, &args.how, false, output).await?;
-    let plan = fs.plan(&library, &new, &options).await?;
-    let drift = fs.drift(&library).await?;
+    let to = Publication::open(global, &args.how, false, output).await?;
+    let LibraryDiff { plan, drift, .. } = to.library.diff(new, &options).await?;
     let report = Report { drift: &drift, ..Report::of(&plan, true) };
     output.emit(&report, || show(&plan, true))?;
     tell_drift(&drift, output);
@@ -52,19 +51,17 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
 /// Publishes what other tools have changed.
 pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Output) -> Result<ExitCode> {
     let to = Publication::open(global, &how, false, output).await?;
-    let into = into(KindFlags { publish, plain: false });
-    let options = PushOptions { into, ..options_of(&how, "index".to_owned()) };
-    to.publish(to.fs.plan_index(&to.library, &options).await?).await
+    let options = options_of(&how, "index").into(into(KindFlags { publish, plain: false }));
+    to.publish(to.library.plan(LibraryChange::Index, &options).await?).await
 }
 
 pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCode> {
-    let library = library(global)?;
-    let fs = connect(global, false, output).await?;
+    let library = connect(global, false, output).await?.library(&library(global)?);
     let progress = output.transfer();
-    let done = fs.unpublish(&library, &|at: PushProgress| progress.tell(at)).await;
+    let done = progress.of(&library).unpublish().await;
     progress.finish();
     done?;
-    let note = format!("{library} is plain now: its keys are what sessions see");
+    let note = format!("{} is plain now: its keys are what sessions see", library.id());
     output.done(&json!({ "kind": "plain" }), &note)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -72,7 +69,7 @@ pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCo
 pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &Output) -> Result<ExitCode> {
     let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("rollback to release {release}"));
-    to.publish(to.fs.plan_rollback(&to.library, release, &options).await?).await
+    to.publish(to.library.plan(LibraryChange::Rollback { release }, &options).await?).await
 }
 
 pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output) -> Result<ExitCode> {
@@ -84,38 +81,29 @@ pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output)
     };
     let (path, release) = skill.rsplit_once('@').ok_or_else(wrong)?;
     let release: u64 = release.parse().map_err(|_| wrong())?;
-    let path = path.trim_matches('/');
     let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
-    to.publish(to.fs.plan_pin(&to.library, path, release, &options).await?).await
+    let change = LibraryChange::Pin { skill: path.to_owned(), release };
+    to.publish(to.library.plan(change, &options).await?).await
 }
 
 pub(super) async fn unpin(global: &Global, skill: &str, output: &Output) -> Result<ExitCode> {
-    let path = skill.trim_matches('/');
     let how = How { dry_run: false, overwrite: false, by: None };
     let to = Publication::open(global, &how, false, output).await?;
-    let options = options_of(&how, format!("unpin {path}"));
-    to.publish(to.fs.plan_unpin(&to.library, path, &options).await?).await
+    let options = options_of(&how, format!("unpin {skill}"));
+    let change = LibraryChange::Unpin { skill: skill.to_owned() };
+    to.publish(to.library.plan(change, &options).await?).await
 }
 
 pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &Output) -> Result<ExitCode> {
     let to = Publication::open(global, &how, false, output).await?;
-    let skills: Vec<String> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
-    let there = to.fs.library_skills(&to.library).await?;
-    if let Some(missing) = skills.iter().find(|skill| there.iter().all(|there| there.path != skill.as_str()))
-    {
-        let message = format!("{} has no skill `{}`", to.library, visible(missing, false));
-        return Err(Error::new(ErrorKind::NotFound, message)
-            .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
-    }
-    let options = PushOptions { delete: true, ..options_of(&how, "rm".to_owned()) };
-    to.publish(to.fs.plan(&to.library, &NewLibrary::nothing_but(skills), &options).await?).await
+    let options = options_of(&how, "rm");
+    to.publish(to.library.plan(LibraryChange::Remove { skills }, &options).await?).await
 }
 
 /// What all changes of a library share: connect, show the plan, ask, publish, tell.
 pub(super) struct Publication<'w> {
-    pub(super) fs: SkillFs,
-    pub(super) library: Library,
+    pub(super) library: LibraryAdmin,
     how: &'w How,
     yes: bool,
     output: &'w Output,
@@ -130,8 +118,8 @@ impl<'w> Publication<'w> {
         output: &'w Output,
     ) -> Result<Self> {
         let library = library(global)?;
-        let fs = connect(global, writes, output).await?;
-        Ok(Self { fs, library, how, yes: global.yes, output })
+        let library = connect(global, writes, output).await?.library(&library);
+        Ok(Self { library, how, yes: global.yes, output })
     }
 
     pub(super) async fn publish(&self, plan: Plan) -> Result<ExitCode> {
@@ -153,7 +141,7 @@ impl<'w> Publication<'w> {
             confirm(&format!("{lost} Publish it?"), self.output).await?;
         }
         let progress = self.output.transfer();
-        let published = self.fs.publish(&plan, &|at: PushProgress| progress.tell(at)).await;
+        let published = progress.of(&self.library).publish(&plan).await;
         progress.finish();
         let published = published?;
         tell_published(&published, self.output, "");
@@ -171,14 +159,11 @@ impl<'w> Publication<'w> {
 }
 
 async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
-    let options = source_options(&args.place, args.category.clone())?;
-    let (place, strict) = (args.source.clone(), args.strict);
+    let options = source_options(&args.place, args.category.clone())?.strict(args.strict);
+    let place = args.source.clone();
     let (source, skipped, new) = blocking(move || {
         let source = Source::open(&place, &options)?;
-        let new = NewLibrary::of(&source, strict);
-        let commit = source.origin.commit.as_ref().map(|commit| format!(" at {commit}"));
-        let name = format!("{}{}", source.origin.location, commit.unwrap_or_default());
-        Ok((name, source.skipped.clone(), new.keeping(source)))
+        Ok((source.origin.to_string(), source.skipped.clone(), NewLibrary::from(source)))
     })
     .await?;
     // What was refused stands in the plan.
@@ -190,7 +175,8 @@ async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
 
 pub(super) fn source_options(place: &SourceFlags, category: Option<String>) -> Result<SourceOptions> {
     let layout = place.layout.as_deref().map(str::parse::<Layout>).transpose()?;
-    let mut options = SourceOptions { layout, category, ..SourceOptions::default() };
+    let mut options = SourceOptions::default();
+    (options.layout, options.category) = (layout, category);
     if let Some(entries) = place.max_entries {
         options.limits.max_entries = entries;
     }
@@ -206,8 +192,9 @@ pub(super) fn source_options(place: &SourceFlags, category: Option<String>) -> R
 }
 
 fn options(args: &Push, source: &str) -> PushOptions {
-    let (delete, category, into) = (args.delete, args.category.clone(), into(args.kind));
-    PushOptions { delete, category, into, ..options_of(&args.how, source.to_owned()) }
+    let mut options = options_of(&args.how, source).delete(args.delete).into(into(args.kind));
+    options.category.clone_from(&args.category);
+    options
 }
 
 pub(super) fn into(kind: KindFlags) -> IntoKind {
@@ -218,9 +205,9 @@ pub(super) fn into(kind: KindFlags) -> IntoKind {
     }
 }
 
-pub(super) fn options_of(how: &How, source: String) -> PushOptions {
+pub(super) fn options_of(how: &How, source: impl Into<String>) -> PushOptions {
     let by = how.by.clone().unwrap_or_else(whoami);
-    PushOptions { overwrite: how.overwrite, by, source, ..PushOptions::default() }
+    PushOptions::default().overwrite(how.overwrite).by(by).source(source)
 }
 
 /// Who runs this, and where.

@@ -6,17 +6,14 @@ use std::process::ExitCode;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, TryStreamExt, stream};
+use skillfs::{Error, ErrorKind, Glob, Grep, Overwrite, Result, Transferred, VirtualPath, Window, WriteMode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::args::{Command, ContentFlags, Global};
-use super::connect::{open, session};
+use super::args::{ContentFlags, Global, SessionCommand as Command};
+use super::connect::open;
 use super::output::{self, Output};
 use super::skills;
-use super::terminal::plural;
-use crate::backend::{Grep, Overwrite, Transferred, Window, WriteMode};
-use crate::error::{Error, ErrorKind, Result, shorten};
-use crate::mount::Mounts;
-use crate::path::VirtualPath;
+use super::terminal::{plural, visible};
 
 /// How much is read at once.
 const PIECE_BYTES: usize = 256 * 1024;
@@ -26,7 +23,7 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
     let mut writes = false;
     if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
         // What is refused makes no store, and content is asked for only where it may go.
-        Mounts::of(&session(global)?).target(&VirtualPath::parse(path)?)?;
+        global.session.session(global.read_only)?.check_writable(path.as_str())?;
         (content, writes) = (open_content(source, output).await?, true);
     }
     let backend = open(global, writes, output).await?;
@@ -42,10 +39,13 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
             output.mounts(&backend);
         }
         Command::Read { path, offset, limit, number } => {
-            let window = Window { offset: offset.unwrap_or(0), limit };
-            let whole = offset.is_none() && limit.is_none();
-            let file =
-                if whole { backend.read(&path).await? } else { backend.read_window(&path, window).await? };
+            let mut window = Window::default().offset(offset.unwrap_or(0));
+            window.limit = limit;
+            let is_complete = offset.is_none() && limit.is_none();
+            let file = match is_complete {
+                true => backend.read(&path).await?,
+                false => backend.read_window(&path, window).await?,
+            };
             output.text(&file, number)?;
         }
         Command::Exists { path } => {
@@ -119,7 +119,9 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
             transferred("moved", &moved, output)?;
         }
         Command::Glob { pattern, path, long, max } => {
-            let found = backend.glob_limited(&pattern, path.as_deref(), max).await?;
+            let mut query = Glob::new(pattern).max_files(max);
+            query.root = path;
+            let found = backend.glob(query).await?;
             output.entries(&found.entries, long)?;
             output.hidden(found.hidden);
             if found.truncated {
@@ -128,22 +130,14 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
             }
         }
         Command::Grep { pattern, path, regex, ignore_case, glob, context, max, max_per_file } => {
-            let query = Grep {
-                root: path,
-                glob,
-                regex,
-                ignore_case,
-                context,
-                max_per_file,
-                max_matches: max,
-                ..Grep::new(pattern)
-            };
+            let query = Grep::new(pattern).regex(regex).ignore_case(ignore_case).context(context);
+            let mut query = query.max_matches(max);
+            (query.root, query.glob, query.max_per_file) = (path, glob, max_per_file);
             let found = backend.grep(&query).await?;
             output.grep(&found, context > 0, max)?;
             output.hidden(found.hidden);
             return Ok(if found.matches > 0 { ExitCode::SUCCESS } else { ExitCode::from(1) });
         }
-        Command::Admin(_) | Command::Completions { .. } | Command::Demo | Command::Doctor => {}
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -195,9 +189,9 @@ fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> ContentStream {
 }
 
 fn unreadable(source: &ContentFlags, error: std::io::Error) -> Error {
-    let name = source
-        .file()
-        .map_or("standard input".to_owned(), |file| format!("`{}`", shorten(&file.display().to_string())));
+    let name = source.file().map_or("standard input".to_owned(), |file| {
+        format!("`{}`", visible(&file.display().to_string(), false))
+    });
     Error::new(ErrorKind::InvalidInput, format!("cannot read {name}: {error}"))
         .with_hint("nothing was written; give a file that can be read, or `-` for standard input")
         .with_source(error)

@@ -3,16 +3,15 @@
 use std::process::ExitCode;
 
 use anstyle::Style;
+use skillfs::{Check, Diagnosis, Result, Verdict};
 
 use super::args::Global;
-use super::connect::{connect_with, role, session};
+use super::connect::{connect_with, role};
 use super::output::Output;
-use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, visible};
-use crate::doctor::{Check, Diagnosis, Verdict, shell};
-use crate::error::Result;
+use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, shell, visible};
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
-    let session = session(global)?;
+    let session = global.session.session(global.read_only)?;
     let mut found = connect_with(global, role(global)?, false, output).await?.diagnose(&session).await;
     for check in &mut found.checks {
         check.fix = check.fix.take().map(|fix| here(&fix, global));
@@ -44,7 +43,7 @@ fn style(verdict: Verdict) -> Style {
         Verdict::Note => ACCENT,
         Verdict::Warning => WARN,
         Verdict::Wrong => BAD,
-        Verdict::Skipped => DIM,
+        _ => DIM,
     }
 }
 

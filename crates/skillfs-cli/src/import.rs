@@ -1,6 +1,10 @@
 //! `skillfs admin import`: skills from archives, repositories and other agents' libraries, published or written to a
 //! local folder.
 
+use skillfs::Result;
+use skillfs::source::{
+    Existing, ImportOptions, Imported, SkillFiles, Source, TrustTier, import, write_folder,
+};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -12,15 +16,6 @@ use super::output::Output;
 use super::prompt::{ask, is_interactive};
 use super::publish::{Publication, into, options_of, source_options};
 use super::terminal::plural;
-use crate::admin::{NewLibrary, NewSkill, PushOptions};
-use crate::ambient::Ambient;
-use crate::backend::SkillFs;
-use crate::error::Result;
-use crate::mount::Library;
-use crate::source::{
-    Existing, ImportOptions, Imported, PROVENANCE_FILE, Provenance, SkillFiles, Source, SourceFile,
-    TrustTier, import, write_folder,
-};
 
 pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Result<ExitCode> {
     let trust: TrustTier = args.trust.parse()?;
@@ -32,17 +27,17 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
     let place = args.source.clone();
     let source_options = source_options(&args.place, args.category.clone())?;
     let (translate, scripts, dangerous) = (args.translate_tools, args.with_scripts, args.accept_dangerous);
-    let mut imported = blocking(move || {
+    let imported = blocking(move || {
         let source = Source::open(&place, &source_options)?;
         let confirm = |skill: &str, capabilities: &[String]| {
             interactive && ask(&format!("`{skill}` asks for {}. Take it?", capabilities.join(", ")))
         };
-        let mut options = ImportOptions::new(Ambient::default().now());
-        options.translate_tools = translate;
-        options.with_scripts = scripts;
-        options.trust = trust;
-        options.accept_dangerous = dangerous;
-        options.confirm = Some(&confirm);
+        let options = ImportOptions::default()
+            .translate_tools(translate)
+            .with_scripts(scripts)
+            .trust(trust)
+            .accept_dangerous(dangerous)
+            .confirm(&confirm);
         import(source, &options)
     })
     .await?;
@@ -51,39 +46,8 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
         return write_imported(imported, folder, args.how.overwrite, output).await;
     }
     let to = Publication::open(global, &args.how, !args.how.dry_run, output).await?;
-    keep_provenance(&to.fs, &to.library, &mut imported).await?;
-    let taken = imported.skills.iter().map(|skill| NewSkill::from(&skill.skill));
-    let refused = imported.refused.iter().map(|skill| NewSkill::refused(&skill.path, &skill.reason));
-    let mut new = NewLibrary { skills: taken.chain(refused).collect(), ..NewLibrary::default() };
-    for category in &imported.categories {
-        new.describe(&category.path, &category.file);
-    }
-    let source = match &imported.origin.commit {
-        Some(commit) => format!("import {} at {commit}", imported.origin.location),
-        None => format!("import {}", imported.origin.location),
-    };
-    let options = PushOptions { into: into(args.kind), ..options_of(&args.how, source) };
-    to.publish(to.fs.plan(&to.library, &new, &options).await?).await
-}
-
-/// A skill that is the same but for the time of its import keeps its `.source`: so it is unchanged.
-async fn keep_provenance(fs: &SkillFs, library: &Library, imported: &mut Imported) -> Result<()> {
-    let backend = fs.own_session(&library.session()).fresh().pinned().await?;
-    for skill in &mut imported.skills {
-        let path = skill.skill.path.join(PROVENANCE_FILE)?;
-        if !backend.exists(&path).await? {
-            continue;
-        }
-        let there = backend.read_bytes(&path, ..).await?.bytes;
-        let same = Provenance::parse(&there).is_ok_and(|known| {
-            let installed_at = skill.provenance.installed_at.clone();
-            Provenance { installed_at, ..known } == skill.provenance
-        });
-        if same && let Some(file) = skill.skill.files.iter_mut().find(|file| file.name == PROVENANCE_FILE) {
-            *file = SourceFile::from_bytes(PROVENANCE_FILE, there);
-        }
-    }
-    Ok(())
+    let options = options_of(&args.how, String::new()).into(into(args.kind));
+    to.publish(to.library.plan_import(imported, &options).await?).await
 }
 
 async fn write_imported(

@@ -3,11 +3,11 @@
 //! Nothing here decides or publishes; the commands in `publish`, `import` and `push_users` do.
 
 use serde::Serialize;
+use skillfs::Library;
+use skillfs::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
 
 use super::output::Output;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
-use crate::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
-use crate::mount::Library;
 
 /// Skills that a plan lists; the rest is counted.
 const MOST_LISTED: usize = 200;
@@ -30,7 +30,7 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
             Action::Delete => ("delete", BAD),
             Action::Refused => ("refused", BAD),
             Action::Pinned => ("pinned", ACCENT),
-            Action::Unchanged => ("unchanged", ACCENT),
+            _ => ("unchanged", ACCENT),
         };
         format!("{style}{word:<8}{style:#} {:<width$}  {what}\n", visible(path, false))
     };
@@ -48,8 +48,8 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
     for file in loose {
         let action = match file.change {
             FileAction::Add => Action::Create,
-            FileAction::Change => Action::Update,
             FileAction::Remove => Action::Delete,
+            _ => Action::Update,
         };
         text += &row(action, &file.name, &changes(std::slice::from_ref(file)));
     }
@@ -76,8 +76,8 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
 fn mark(change: FileAction) -> char {
     match change {
         FileAction::Add => '+',
-        FileAction::Change => '~',
         FileAction::Remove => '-',
+        _ => '~',
     }
 }
 
@@ -173,28 +173,11 @@ pub(super) fn tell_drift(drift: &[Drift], output: &Output) {
     }
 }
 
-/// Whose a library is: the first key of documents about it.
-#[derive(Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Whose<'a> {
-    User(&'a str),
-    Library(&'a str),
-}
-
-impl<'a> From<&'a Library> for Whose<'a> {
-    fn from(library: &'a Library) -> Self {
-        match library {
-            Library::User(user) => Self::User(user.as_str()),
-            Library::Shared(library) => Self::Library(library.as_str()),
-        }
-    }
-}
-
 /// A plan and what came of it, for machines.
 #[derive(Serialize)]
 pub(super) struct Report<'r> {
     #[serde(flatten)]
-    pub(super) whose: Whose<'r>,
+    pub(super) library: &'r Library,
     pub(super) dry_run: bool,
     pub(super) create: u64,
     pub(super) update: u64,
@@ -214,7 +197,7 @@ impl<'r> Report<'r> {
     pub(super) fn of(plan: &'r Plan, dry_run: bool) -> Self {
         let count = |action| plan.count(action);
         Self {
-            whose: (&plan.library).into(),
+            library: &plan.library,
             dry_run,
             create: count(Action::Create),
             update: count(Action::Update),

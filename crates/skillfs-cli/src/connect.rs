@@ -1,21 +1,19 @@
 //! From flags and environment to what they name: the store, the role, the session, and the library of an
 //! administrator.
+use skillfs::embedded::Embedded;
+use skillfs::{
+    Error, ErrorKind, Library, LibraryId, Result, Role, S3Backend, Settings, SkillFs, UserId, env,
+};
 
 use super::args::{Global, RoleWith};
 use super::output::Output;
-use crate::backend::{S3Backend, SkillFs};
-use crate::config::{self, Role, Settings, env};
-use crate::embedded::Embedded;
-use crate::error::{Error, ErrorKind, Result};
-use crate::id::{LibraryId, UserId};
-use crate::mount::{Grants, Identity, IdentitySpec, Library, MOUNTS, MountSpec, Session};
 
 /// The bucket of an embedded store that is given no other.
 const EMBEDDED_BUCKET: &str = "skillfs";
 
 /// The session that flags and environment name, on the store that they name.
 pub(super) async fn open(global: &Global, writes: bool, output: &Output) -> Result<S3Backend> {
-    let session = session(global)?;
+    let session = global.session.session(global.read_only)?;
     Ok(connect_with(global, role(global)?, writes, output).await?.session(&session))
 }
 
@@ -53,12 +51,16 @@ pub(super) async fn connect_with(
             SkillFs::embedded(&embedded, &settings).await
         }
         None => {
-            let settings = Settings {
-                endpoint_url: global.endpoint_url.clone().or_else(config::endpoint_from_env),
-                region: global.region.clone(),
-                role,
-                ..Settings::new(config::given(&global.bucket, env::BUCKET).ok_or_else(config::no_bucket)?)
-            };
+            let bucket = or_env(&global.bucket, env::BUCKET).ok_or_else(|| {
+                Error::new(ErrorKind::InvalidInput, "no bucket is given").with_hint(format!(
+                    "name one with `--bucket` or {}, or use a local store with `--embedded DIR`",
+                    env::BUCKET
+                ))
+            })?;
+            let mut settings = Settings::new(bucket);
+            settings.endpoint_url = global.endpoint_url.clone().or_else(env::endpoint_url);
+            settings.region.clone_from(&global.region);
+            settings.role = role;
             SkillFs::connect(&settings).await
         }
     }
@@ -79,7 +81,7 @@ pub(super) fn role(global: &Global) -> Result<Option<Role>> {
             None => Ok(None),
         };
     }
-    let Some(arn) = config::given(&global.role_arn, env::ROLE_ARN) else {
+    let Some(arn) = or_env(&global.role_arn, env::ROLE_ARN) else {
         if global.role_external_id.is_some() || !global.role_with.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "options of a role are given, and no role")
                 .with_hint(format!("name it with `--role-arn` or {}", env::ROLE_ARN)));
@@ -87,56 +89,28 @@ pub(super) fn role(global: &Global) -> Result<Option<Role>> {
         return Ok(None);
     };
     let with = |option| global.role_with.contains(&option);
-    Ok(Some(Role {
-        external_id: global.role_external_id.clone(),
-        session_tags: with(RoleWith::Tags),
-        compact_policy: with(RoleWith::Compact),
-        kms: with(RoleWith::Kms),
-        ..Role::new(arn)
-    }))
+    let mut role = Role::new(arn);
+    role.external_id.clone_from(&global.role_external_id);
+    role.session_tags = with(RoleWith::Tags);
+    role.compact_policy = with(RoleWith::Compact);
+    role.kms = with(RoleWith::Kms);
+    Ok(Some(role))
 }
 
-pub(super) fn session(global: &Global) -> Result<Session> {
-    let mut session = Session { grants: grants(global), ..Session::default() };
-    for identity in Identity::ALL {
-        for id in ids(global, identity) {
-            session.identify(identity, &id)?;
-        }
-    }
-    Ok(session)
-}
-
-fn grants(global: &Global) -> Grants {
-    if global.read_only {
-        return Grants::READ_ONLY;
-    }
-    let granted = MOUNTS.iter().filter(|spec| global.session.grants(spec)).filter_map(MountSpec::grant);
-    granted.fold(Grants::default(), Grants::with)
-}
-
-/// Those of the flags, else those of the environment.
-fn ids(global: &Global, identity: Identity) -> Vec<String> {
-    let given: Vec<_> = global.session.ids(identity).map(str::to_owned).collect();
-    if !given.is_empty() {
-        return given;
-    }
-    let IdentitySpec { variable, several, .. } = identity.spec();
-    let set = config::given(&None, variable);
-    if !several {
-        return set.into_iter().collect();
-    }
-    let listed = set.unwrap_or_default();
-    listed.split(',').map(str::trim).filter(|id| !id.is_empty()).map(str::to_owned).collect()
+/// An option, or else an environment variable that is not empty.
+pub(super) fn or_env(option: &Option<String>, variable: &str) -> Option<String> {
+    option.clone().or_else(|| std::env::var(variable).ok().filter(|value| !value.is_empty()))
 }
 
 /// The library that the flags name. Never the environment's: what was set for a session must not lead
 /// an administrator to the wrong place.
 pub(super) fn library(global: &Global) -> Result<Library> {
-    let ids = |identity| global.session.ids(identity).collect::<Vec<_>>();
-    match (ids(Identity::User).as_slice(), ids(Identity::Library).as_slice()) {
-        ([user], []) => Ok(Library::User(UserId::parse(user)?)),
-        ([], [library]) => Ok(Library::Shared(LibraryId::parse(library)?)),
-        _ => Err(Error::new(ErrorKind::InvalidInput, "name the one library that is meant")
+    match (&global.session.user, global.session.library.as_slice()) {
+        (Some(user), []) => Ok(Library::User(UserId::parse(user)?)),
+        (None, [library]) => Ok(Library::Shared(LibraryId::parse(library)?)),
+        (None, []) => Err(Error::new(ErrorKind::InvalidInput, "no library is named")
             .with_hint("give `--user ID` for a user's own, or `--library ID` for a shared one")),
+        _ => Err(Error::new(ErrorKind::InvalidInput, "more than one library is named")
+            .with_hint("give either one `--user ID` or one `--library ID`")),
     }
 }

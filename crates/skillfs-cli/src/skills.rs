@@ -1,14 +1,11 @@
 //! `skillfs skills …`.
 
 use serde_json::json;
+use skillfs::{CatalogFormat, Diagnostic, Resource, Result, S3Backend, Severity, SkillLibrary, SkillPath};
 
 use super::args::{CatalogFlag, SkillsCommand};
 use super::output::Output;
-use super::terminal::{DIM, print_json, print_raw, to_json};
-use crate::backend::S3Backend;
-use crate::error::Result;
-use crate::manifest::{Diagnostic, Severity};
-use crate::skill::{CatalogFormat, Resource, SkillLibrary};
+use super::terminal::{DIM, print_json, print_raw};
 
 /// How many diagnostics are shown one by one.
 const MOST_SHOWN: usize = 10;
@@ -16,14 +13,11 @@ const MOST_SHOWN: usize = 10;
 pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Output) -> Result<()> {
     match command {
         SkillsCommand::List { category } => {
-            let (paths, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
-            let line = |path: &String| match output.is_json() {
-                true => to_json(&json!({ "path": path })),
-                false => Ok(output.name(path)),
-            };
-            let lines: Result<String> = paths.iter().map(|path| Ok(line(path)? + "\n")).collect();
-            print_raw(lines?.as_bytes())?;
-            tell_libraries(&diagnostics, output);
+            let found = backend.skill_paths(category.as_deref()).await?;
+            let documents: Vec<_> = found.paths.iter().map(|path| json!({ "path": path })).collect();
+            let line = |path: &SkillPath| output.name(path.as_str()) + "\n";
+            output.emit_all(&documents, || found.paths.iter().map(line).collect())?;
+            tell_libraries(&found.diagnostics, output);
             Ok(())
         }
         SkillsCommand::Frontmatter { category } => {
@@ -32,8 +26,8 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
                 true => print_json(&json!({ "text": text }))?,
                 false => output.content(&text)?,
             }
-            let (_, diagnostics) = backend.load_skills_diagnosed(category.as_deref()).await?;
-            tell_libraries(&diagnostics, output);
+            let found = backend.skill_paths(category.as_deref()).await?;
+            tell_libraries(&found.diagnostics, output);
             Ok(())
         }
         SkillsCommand::Catalog { category, format, budget } => {
@@ -50,7 +44,7 @@ pub(super) async fn run(backend: &S3Backend, command: SkillsCommand, output: &Ou
             Ok(())
         }
         SkillsCommand::Version => {
-            let version = backend.catalogue_version().await?;
+            let version = backend.catalog_version().await?;
             match output.is_json() {
                 true => print_json(&json!({ "version": version })),
                 false => print_raw((version + "\n").as_bytes()),

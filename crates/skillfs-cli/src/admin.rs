@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use skillfs::admin::RepairOptions;
+use skillfs::{Diagnostic, Error, ErrorKind, LocalSkill, Result, check_folder};
 
 use super::admin_args::AdminCommand;
 use super::args::Global;
@@ -11,10 +13,6 @@ use super::blocking;
 use super::output::Output;
 use super::terminal::{BAD, GOOD, plural, visible};
 use super::{import, libraries, publish};
-use crate::admin::RepairOptions;
-use crate::error::{Error, ErrorKind, Result};
-use crate::manifest::Diagnostic;
-use crate::skill::{LocalSkill, check_folder};
 
 pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output) -> Result<ExitCode> {
     if global.read_only && changes(&command) {
@@ -44,8 +42,8 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
         AdminCommand::Unpin { skill } => return publish::unpin(global, &skill, output).await,
         AdminCommand::Rm { skills, how } => return publish::rm(global, skills, how, output).await,
         AdminCommand::Verify { repair, quick, overwrite, release } => {
-            let mut options = RepairOptions::default();
-            (options.read, options.overwrite, options.release) = (!quick, overwrite, release);
+            let mut options = RepairOptions::default().read_blobs(!quick).overwrite(overwrite);
+            options.release = release;
             return libraries::verify(global, repair, &options, output).await;
         }
         AdminCommand::Init { name, description, into } => {

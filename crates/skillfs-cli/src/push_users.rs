@@ -5,7 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use futures_util::StreamExt;
 use serde::Serialize;
+use skillfs::admin::{Action, NewLibrary, PushOptions, Pushed};
+use skillfs::{Error, ErrorKind, Result, UserId};
 
 use super::admin_args::Push;
 use super::args::Global;
@@ -15,14 +18,11 @@ use super::output::Output;
 use super::prompt::confirm;
 use super::report::{Report, counts, tell_published};
 use super::terminal::{BAD, plural, visible};
-use crate::admin::{Action, NewLibrary, PushOptions};
-use crate::error::{Error, ErrorKind, Result};
-use crate::id::UserId;
 
 pub(super) async fn push_to_users(
     global: &Global,
     file: PathBuf,
-    new: &NewLibrary,
+    new: NewLibrary,
     args: &Push,
     options: PushOptions,
     output: &Output,
@@ -39,11 +39,18 @@ pub(super) async fn push_to_users(
     }
     let fs = connect(global, !dry_run, output).await?;
     let progress = output.progress("users");
-    let watch = |done, total| {
-        progress.set_length(total);
-        progress.set_position(done);
+    progress.set_length(users.len() as u64);
+    let results: Vec<_> = match dry_run {
+        true => {
+            let plans = fs.plan_for_users(&users, &new, &options).inspect(|_| progress.inc(1));
+            plans.map(|(user, plan)| (user, plan.map(|plan| (plan, None)))).collect().await
+        }
+        false => {
+            let pushes = fs.push_to_users(&users, &new, &options).inspect(|_| progress.inc(1));
+            let split = |Pushed { plan, published, .. }| (plan, Some(published));
+            pushes.map(|(user, pushed)| (user, pushed.map(split))).collect().await
+        }
     };
-    let results = fs.push_to_users(&users, new, &options, dry_run, &watch).await;
     progress.finish_and_clear();
     let (mut changed, mut same, mut refused, mut failed) = (0, 0, 0, 0);
     for (user, result) in &results {

@@ -7,9 +7,7 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-
-pub(super) use crate::doctor::plural;
-use crate::error::{Error, ErrorKind, Result};
+use skillfs::{Error, ErrorKind, Result};
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -74,6 +72,20 @@ impl serde_json::ser::Formatter for Harmless {
             rest = &rest[at + c.len_utf8()..];
         }
         writer.write_all(rest.as_bytes())
+    }
+}
+
+/// `1 file`, `2 files`.
+pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// A word quoted for a shell, if it needs to be.
+pub(super) fn shell(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._@:+=/%,".contains(c);
+    match word.chars().all(plain) && !word.is_empty() {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
