@@ -44,7 +44,7 @@ async fn load_skill(backend: &S3Backend, state: &mut State, skill: &str) -> Stri
             state.current_skill = Some(loaded.skill.path.clone());
             format!("`{}` is loaded.", loaded.skill.path)
         }
-        Err(error) => error.to_string(),
+        Err(error) => error.report(),
     }
 }
 

@@ -69,7 +69,7 @@ impl Ambient {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut random = [0; 12];
         self.randomness.fill(&mut random).map_err(|e| {
-            Error::new(ErrorKind::Internal, "this machine gives no random numbers").with_source(e)
+            Error::new(ErrorKind::Internal, "this machine provides no random numbers").with_source(e)
         })?;
         Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect())
     }

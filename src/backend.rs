@@ -43,7 +43,7 @@ use crate::cache::{CacheCounts, LibraryPrefixes, TenantCache};
 use crate::config::Settings;
 #[cfg(feature = "embedded")]
 use crate::embedded::Embedded;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{Components, RequestCounts, SessionCredentials, Store};
@@ -237,6 +237,6 @@ impl S3Backend {
         let parent = path.parent().unwrap_or_else(VirtualPath::root);
         Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))
             .at(path)
-            .with_hint(format!("list `{parent}` to see what is there"))
+            .with_hint(Hint::ListDirectory(parent.to_string()))
     }
 }

@@ -3,25 +3,23 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::options::setters;
 
 /// The environment variables that this crate and its program read. The AWS chain reads its own.
 pub mod env {
-    use crate::mount::Identity;
-
     /// The bucket, when none is given.
     pub const BUCKET: &str = "SKILLFS_BUCKET";
     /// The address of an S3-compatible server; goes before the two of AWS.
     pub const ENDPOINT_URL: &str = "SKILLFS_ENDPOINT_URL";
     /// The user of the session (command line only).
-    pub const USER: &str = Identity::User.spec().variable;
+    pub const USER: &str = "SKILLFS_USER";
     /// The thread of the session (command line only).
-    pub const THREAD: &str = Identity::Thread.spec().variable;
+    pub const THREAD: &str = "SKILLFS_THREAD";
     /// The ticket of the session (command line only).
-    pub const TICKET: &str = Identity::Ticket.spec().variable;
+    pub const TICKET: &str = "SKILLFS_TICKET";
     /// The shared libraries of the session, between commas (command line only).
-    pub const LIBRARIES: &str = Identity::Library.spec().variable;
+    pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
     /// The role that sessions assume.
     pub const ROLE_ARN: &str = "SKILLFS_ROLE_ARN";
     /// The address of STS, as the AWS tools know it.
@@ -191,7 +189,7 @@ impl Settings {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let arn = self.bucket.starts_with("arn:");
         if !self.bucket.chars().all(|c| plain(c) || (arn && ":/".contains(c))) || self.bucket.len() > 255 {
-            let hint = "a bucket is named by lower-case letters, digits, dots and hyphens";
+            let hint = "a bucket name has lowercase letters, digits, dots and hyphens";
             return Err(invalid("bucket name", &self.bucket, hint));
         }
         // Deadlines are reckoned with them.
@@ -205,7 +203,7 @@ impl Settings {
             ("timeouts.operation", self.timeouts.operation),
         ] {
             if duration > DAY {
-                return Err(invalid(name, &format!("{duration:?}"), "it is a day at most"));
+                return Err(invalid(name, &format!("{duration:?}"), "use at most one day"));
             }
         }
         // A copy is cut into equal pieces, which must not be smaller than a part may be.
@@ -215,8 +213,8 @@ impl Settings {
             ("single_copy_bytes", self.single_copy_bytes, 10 * MIB),
         ] {
             if !(least..=5 * 1024 * MIB).contains(&bytes) {
-                let hint = format!("it is from {} MiB to 5 GiB, as S3 takes it", least / MIB);
-                return Err(invalid(name, &bytes.to_string(), &hint));
+                let hint = format!("use {} MiB to 5 GiB, the limits of S3", least / MIB);
+                return Err(invalid(name, &bytes.to_string(), hint));
             }
         }
         self.endpoint_url.as_deref().map_or(Ok(()), check_url)?;
@@ -316,7 +314,7 @@ impl Role {
         let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
         if !(minutes(15)..=minutes(12 * 60)).contains(&self.duration) {
             let given = format!("{:?}", self.duration);
-            return Err(invalid("role duration", &given, "it is from 15 minutes to 12 hours"));
+            return Err(invalid("role duration", &given, "use 15 minutes to 12 hours"));
         }
         if let Some(id) = &self.external_id {
             let plain = |c: char| c.is_ascii_alphanumeric() || "_+=,.@:/-".contains(c);
@@ -325,27 +323,27 @@ impl Role {
             }
         }
         if bucket.starts_with("arn:") || bucket.ends_with("-s3alias") || bucket.ends_with("--x-s3") {
-            let hint = "their policies name a bucket: give its name, and neither an access point nor a directory bucket";
+            let hint = "session policies need the name of a general purpose bucket, not an access point or a directory bucket";
             return Err(invalid("bucket for sessions with a role", bucket, hint));
         }
         self.sts_endpoint_url.as_deref().map_or(Ok(()), check_url)
     }
 }
 
-fn invalid(what: &str, value: &str, hint: &str) -> Error {
+fn invalid(what: &str, value: &str, hint: impl Into<Hint>) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("invalid {what} `{}`", shorten(value))).with_hint(hint)
 }
 
 /// A scheme, a host, perhaps a port and a path. Credentials have no place in it: URLs are printed.
 fn check_url(url: &str) -> Result<()> {
-    let invalid = |hint| Err(invalid("endpoint URL", url, hint));
+    let invalid = |hint: &'static str| Err(invalid("endpoint URL", url, hint));
     let Some(rest) = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")) else {
         return invalid("write it with `http://` or `https://`, such as `http://127.0.0.1:4566`");
     };
     let authority = rest.split('/').next().unwrap_or_default();
     if authority.contains('@') {
-        return Err(Error::new(ErrorKind::InvalidInput, "the endpoint URL holds a user or a password")
-            .with_hint("take them out; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"));
+        return Err(Error::new(ErrorKind::InvalidInput, "the endpoint URL contains a user or a password")
+            .with_hint("remove them, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead"));
     }
     let port = authority.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')).map(|(_, port)| port);
     let strange = |c: char| c.is_control() || c.is_whitespace() || "?#\\".contains(c) || !c.is_ascii();
@@ -363,7 +361,7 @@ fn check_url(url: &str) -> Result<()> {
 /// The SDK puts it into a header and panics when it does not fit there.
 pub(crate) fn check_region(region: &str) -> Result<()> {
     if region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-        let hint = "write it as `eu-south-2`; look for a stray line end in AWS_REGION";
+        let hint = "write it as `eu-south-2`; look for a stray line end";
         return Err(invalid("region", region, hint));
     }
     Ok(())
@@ -381,13 +379,13 @@ pub(crate) fn check_aws_variables() -> Result<()> {
 pub(crate) fn credentials_hint() -> String {
     match (var("AWS_ACCESS_KEY_ID"), var("AWS_SECRET_ACCESS_KEY"), var("AWS_PROFILE")) {
         (Some(_), None, _) => {
-            "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not: set both".to_owned()
+            "AWS_ACCESS_KEY_ID is set, but AWS_SECRET_ACCESS_KEY is not: set both".to_owned()
         }
         (None, Some(_), _) => {
-            "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID is not: set both".to_owned()
+            "AWS_SECRET_ACCESS_KEY is set, but AWS_ACCESS_KEY_ID is not: set both".to_owned()
         }
         (_, _, Some(profile)) => format!(
-            "AWS_PROFILE names `{}`, which gives none: look for it in the files that `aws configure` writes",
+            "AWS_PROFILE is `{}`, which has no credentials: look for it in the AWS config and credentials files",
             shorten(&profile)
         ),
         _ => "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give the machine a role"
@@ -399,8 +397,11 @@ fn check_secret(name: &str, value: &str) -> Result<()> {
     if value.chars().all(|c| c.is_ascii_graphic()) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, format!("{name} holds a character that no credential has"))
-        .with_hint("look for a stray space or line end in it"))
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("{name} contains a character that is not allowed in credentials"),
+    )
+    .with_hint("look for a stray space or line end in it"))
 }
 
 /// Where STS is, for a storage at this address: there too, unless that is AWS. `None` is AWS's own place.
@@ -420,10 +421,7 @@ fn var(name: &str) -> Option<String> {
 }
 
 pub(crate) fn no_bucket() -> Error {
-    Error::new(ErrorKind::InvalidInput, "no bucket is given").with_hint(format!(
-        "name one with `--bucket` or {}, or use a local store with `--embedded DIR`",
-        env::BUCKET
-    ))
+    Error::new(ErrorKind::InvalidInput, "no bucket is set").with_hint(Hint::SetBucket)
 }
 
 /// How long others may go on seeing what somebody outside of this process has changed.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use crate::backend::SkillFs;
-use crate::error::{Error, ErrorKind};
+use crate::error::{BucketAddress, Error, ErrorKind, Hint};
 use crate::mount::{Directory, Identity, Library, Location, Mount, MountSpec, Mounts, Owner, Session};
 use crate::store::{Reason, Store, Trouble};
 
@@ -61,13 +61,16 @@ pub struct Check {
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
-    /// What to do about it; commands stand between backticks.
-    pub fix: Option<String>,
+    /// The library that it is about.
+    #[serde(skip)]
+    pub library: Option<Library>,
+    /// What to do about it.
+    pub fix: Option<Hint>,
 }
 
 impl Check {
     fn new(name: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
-        Self { name, of: None, verdict, found: found.into(), fix: None }
+        Self { name, of: None, verdict, found: found.into(), library: None, fix: None }
     }
 
     fn good(name: &'static str, found: impl Into<String>) -> Self {
@@ -92,11 +95,11 @@ impl Check {
 
     /// Something failed, and says itself what to do.
     fn failed(name: &'static str, error: &Error) -> Self {
-        let fix = error.hint().map(str::to_owned);
+        let fix = error.hint().cloned();
         Self { fix, ..Self::wrong(name, error.message()) }
     }
 
-    fn fix(self, fix: impl Into<String>) -> Self {
+    fn fix(self, fix: impl Into<Hint>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 
@@ -180,8 +183,8 @@ impl CheckList {
     }
 }
 
-const SILENT: &str = "the storage has stopped answering";
-const NO_SESSION: &str = "no session is named";
+const SILENT: &str = "the storage has stopped responding";
+const NO_SESSION: &str = "no session was given";
 
 impl SkillFs {
     /// Looks at the bucket, and at what a session may do in it: whether it can be reached, its region, the
@@ -233,9 +236,8 @@ impl SkillFs {
             rights.push(looked);
         }
         if places.is_empty() {
-            let flags = Identity::flags(MountSpec::of_files().chain(MountSpec::of_libraries()));
-            let fix = format!("add {flags} to look at what they may do");
-            checks.push(Check::skipped("list", NO_SESSION).fix(fix));
+            let all = MountSpec::of_files().chain(MountSpec::of_libraries());
+            checks.push(Check::skipped("list", NO_SESSION).fix(open_with(all)));
             checks.extend(["read", "write"].map(|name| Check::skipped(name, NO_SESSION)));
         }
         // What a session may do is then asked with credentials of its own.
@@ -259,11 +261,11 @@ impl SkillFs {
                 (false, false) => Check::skipped("index", "the library cannot be listed"),
                 (false, true) => indexes::look(&backend.on_library(library), library, &mut line).await,
             };
-            indexes.push(check.of(short(library)));
+            indexes.push(Check { library: Some(library.clone()), ..check.of(short(library)) });
         }
         if indexes.is_empty() {
-            let flags = Identity::flags(MountSpec::of_libraries());
-            indexes.push(Check::skipped("index", "no library is named").fix(format!("add {flags}")));
+            let fix = open_with(MountSpec::of_libraries());
+            indexes.push(Check::skipped("index", "no library was given").fix(fix));
         }
         checks.extend(indexes);
         checks
@@ -284,10 +286,10 @@ fn short(library: &Library) -> String {
     format!("{} {}", owner.identity().spec().name, owner.id())
 }
 
-/// The flag that names a library.
-fn flag(library: &Library) -> String {
-    let owner = Owner::from(library);
-    format!("--{} {}", owner.identity().spec().name, shell(owner.id()))
+/// What else a session could be opened with.
+fn open_with(identities: impl IntoIterator<Item = Identity>) -> Hint {
+    let identities = identities.into_iter().map(|identity| identity.spec().name).collect();
+    Hint::OpenWith { mount: None, identities }
 }
 
 /// `1 key`, `2 keys`.
@@ -295,21 +297,11 @@ pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A word as a shell takes it.
-pub(crate) fn shell(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._@:+=/%,".contains(c);
-    match word.chars().all(plain) && !word.is_empty() {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
-}
-
-/// A line for the AWS tools.
-fn aws(store: &Store, command: &str) -> String {
-    match store.endpoint() {
-        Some(url) => format!("`aws --endpoint-url {} {command}`", shell(url)),
-        None => format!("`aws {command}`"),
-    }
+/// Where the bucket is. The region matters on AWS only.
+fn address(store: &Store, region: Option<&str>) -> BucketAddress {
+    let endpoint = store.endpoint().map(str::to_owned);
+    let region = region.filter(|_| endpoint.is_none()).map(str::to_owned);
+    BucketAddress { name: store.name().to_owned(), endpoint, region, embedded: store.is_embedded() }
 }
 
 /// The bucket as a policy names it.
@@ -327,14 +319,6 @@ fn arn(store: &Store, prefix: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        assert_eq!(shell("ana@example.com"), "ana@example.com");
-        assert_eq!(shell("auth0|x"), "'auth0|x'");
-        assert_eq!(shell("it's"), "'it'\\''s'");
-        assert_eq!(shell(""), "''");
-    }
 
     #[test]
     fn verdicts_have_the_names_of_the_documents() {

@@ -75,7 +75,7 @@ impl Embedded {
         let name = directory.display().to_string();
         if directory.is_file() {
             return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is a file, not a directory"))
-                .with_hint("give the directory that holds the store, or that shall hold it"));
+                .with_hint("name the directory of the store; it is created if it does not exist"));
         }
         let deadline = Instant::now() + WAIT_FOR_THE_OTHER;
         loop {
@@ -118,7 +118,7 @@ impl Embedded {
                 ErrorKind::InvalidInput,
                 format!("invalid bucket name `{}`", shorten(bucket)),
             )
-            .with_hint("a bucket has 3 to 63 lower-case letters, digits, dots and hyphens"));
+            .with_hint("a bucket name has 3 to 63 lowercase letters, digits, dots and hyphens"));
         }
         let bucket = bucket.to_owned();
         self.db.run(move |db| db.create_bucket(&bucket)).await.map_err(not_written)
@@ -218,26 +218,26 @@ fn not_opened(name: &str, error: OpenError) -> Error {
             ErrorKind::Unavailable,
             format!("the embedded store in `{name}` is in use by another process"),
         )
-        .with_hint("wait until the other process has ended, or give another directory"),
+        .with_hint("wait until the other process has exited, or use another directory"),
         OpenError::Damaged => Error::new(ErrorKind::Corrupt, format!("`{FILE_NAME}` in `{name}` is damaged"))
-            .with_hint("restore the file from a copy, or give another directory"),
+            .with_hint("restore the file from a backup, or use another directory"),
         OpenError::NoStore(source) => Error::new(
             ErrorKind::Corrupt,
-            format!("`{FILE_NAME}` in `{name}` is no store that can be opened: {source}"),
+            format!("`{FILE_NAME}` in `{name}` is not a store that can be opened: {source}"),
         )
-        .with_hint("give another directory, or move the file away")
+        .with_hint("use another directory, or move the file")
         .with_source(source),
         OpenError::Io(source) => Error::new(
             ErrorKind::Unavailable,
             format!("cannot open the embedded store in `{name}`: {source}"),
         )
-        .with_hint("give a directory that can be written")
+        .with_hint("use a writable directory")
         .with_source(source),
     }
 }
 
 fn not_written(error: db::DbError) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot write to the embedded store: {error}"))
-        .with_hint("check that its bucket was made, its file can be written and the disk is not full")
+        .with_hint("check that the bucket exists, the file is writable and the disk is not full")
         .with_source(error)
 }

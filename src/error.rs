@@ -1,10 +1,14 @@
 //! One public error: a stable kind, a message, the path, and what to do next.
 
+mod hint;
+
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
+
+pub use self::hint::{BucketAddress, CredentialsFault, Hint};
 
 /// A shorthand for results of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -88,15 +92,16 @@ impl fmt::Display for ErrorKind {
 
 /// The error of every operation.
 ///
-/// `Display` prints the message and, on a line of its own, the hint: both are
-/// written for the person or the language model that has to act on them.
+/// `Display` prints the message, which is one line. What to do next is a [`Hint`]. [`Error::report`] has both, for a
+/// reader who has to act on the error, such as a language model.
 ///
 /// ```
 /// use skillfs::{ErrorKind, VirtualPath};
 ///
 /// let error = VirtualPath::parse("/workspace/../secrets").unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::InvalidPath);
-/// assert!(error.to_string().contains("\nhint: "));
+/// assert!(!error.is_retryable());
+/// assert_eq!(error.report(), format!("{error}\nhint: {}", error.hint().unwrap()));
 /// ```
 pub struct Error(Box<ErrorData>);
 
@@ -105,9 +110,10 @@ struct ErrorData {
     kind: ErrorKind,
     message: String,
     path: Option<String>,
-    hint: Option<String>,
+    hint: Option<Hint>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
     uncertain: bool,
+    lasting: bool,
     forbidden: bool,
 }
 
@@ -117,11 +123,12 @@ impl Error {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(ErrorData {
             kind,
-            message: message.into(),
+            message: one_line(message.into()),
             path: None,
             hint: None,
             source: None,
             uncertain: false,
+            lasting: false,
             forbidden: false,
         }))
     }
@@ -135,13 +142,13 @@ impl Error {
 
     /// Puts what was being done to which path before the message.
     pub(crate) fn during(mut self, verb: &str, path: impl fmt::Display) -> Self {
-        self.0.message = format!("cannot {verb} `{path}`: {}", self.0.message);
+        self.0.message = one_line(format!("cannot {verb} `{path}`: {}", self.0.message));
         self.at(path)
     }
 
     /// Adds what to do next.
     #[must_use]
-    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(mut self, hint: impl Into<Hint>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
@@ -157,10 +164,7 @@ impl Error {
     pub(crate) fn uncertain(cause: Self) -> Self {
         let mut error = Self::new(
             ErrorKind::Conflict,
-            format!(
-                "the change may have taken effect, and nothing tells whether it did: {}",
-                cause.message()
-            ),
+            format!("the change may or may not have taken effect: {}", cause.message()),
         )
         .with_hint("read it again before you repeat the change");
         error.0.uncertain = true;
@@ -190,6 +194,24 @@ impl Error {
         self.0.uncertain
     }
 
+    /// An error that the same call gets again, although its kind suggests otherwise.
+    pub(crate) fn lasting(mut self) -> Self {
+        self.0.lasting = true;
+        self
+    }
+
+    /// Whether the same call may succeed later, without any change to its arguments or to the configuration.
+    ///
+    /// True for what passes: the storage is throttling, slow or unreachable, or another writer got in between. False
+    /// for everything that somebody has to fix first, such as a missing bucket, a condition on a version that no longer
+    /// exists, or a change of which it is unknown [whether it took effect](Self::may_have_taken_effect).
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        use ErrorKind::{Conflict, Throttled, Timeout, Unavailable};
+        let passes = matches!(self.0.kind, Conflict | Throttled | Timeout | Unavailable);
+        passes && !self.0.lasting && !self.0.uncertain
+    }
+
     /// What went wrong, to branch on.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -208,20 +230,25 @@ impl Error {
         self.0.path.as_deref()
     }
 
-    /// What to do next, where we know it.
+    /// What to do next, if that is known.
     #[must_use]
-    pub fn hint(&self) -> Option<&str> {
-        self.0.hint.as_deref()
+    pub fn hint(&self) -> Option<&Hint> {
+        self.0.hint.as_ref()
+    }
+
+    /// The message and, on a second line, the hint: what to give to a language model that called a tool.
+    #[must_use]
+    pub fn report(&self) -> String {
+        match &self.0.hint {
+            Some(hint) => format!("{}\nhint: {hint}", self.0.message),
+            None => self.0.message.clone(),
+        }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
-        match &self.0.hint {
-            Some(hint) => write!(f, "\nhint: {hint}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.0.message)
     }
 }
 
@@ -246,6 +273,14 @@ impl StdError for Error {
 impl From<std::convert::Infallible> for Error {
     fn from(never: std::convert::Infallible) -> Self {
         match never {}
+    }
+}
+
+/// A message is one line, whatever a path or a server put into it.
+fn one_line(message: String) -> String {
+    match message.contains(['\n', '\r']) {
+        true => message.split(['\n', '\r']).map(str::trim).collect::<Vec<_>>().join(" "),
+        false => message,
     }
 }
 
@@ -278,6 +313,31 @@ mod tests {
             let json = serde_json::to_string(&kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""));
         }
+    }
+
+    #[test]
+    fn only_what_passes_is_retryable() {
+        use ErrorKind::{Conflict, Throttled, Timeout, Unavailable};
+        for kind in ErrorKind::ALL {
+            let error = Error::new(kind, "x");
+            assert_eq!(
+                error.is_retryable(),
+                [Conflict, Throttled, Timeout, Unavailable].contains(&kind),
+                "{kind}"
+            );
+            assert!(!error.lasting().is_retryable());
+        }
+        let lost = Error::uncertain(Error::new(Timeout, "no response"));
+        assert!(lost.may_have_taken_effect() && !lost.is_retryable());
+    }
+
+    #[test]
+    fn display_is_one_line_without_the_hint() {
+        let error =
+            Error::new(ErrorKind::Internal, "one\n  two").during("read", "a\nb").with_hint("try again");
+        assert_eq!(error.to_string(), "cannot read `a b`: one two");
+        assert_eq!(error.report(), "cannot read `a b`: one two\nhint: try again");
+        assert_eq!(Error::new(ErrorKind::Internal, "one").report(), "one");
     }
 
     #[test]

@@ -257,14 +257,16 @@ impl Index {
         let wire = decode::<WireIndex, FORMAT>(bytes)?;
         let origins: Vec<Arc<BlobOrigin>> = wire.origins.into_iter().map(Arc::new).collect();
         let origin = |at: usize| {
-            let missing = || Unreadable::Damaged("a file refers to a release that is not there".to_owned());
+            let missing = || Unreadable::Damaged("a file refers to a release that does not exist".to_owned());
             origins.get(at).cloned().ok_or_else(missing)
         };
         let mut files = BTreeMap::new();
         for (path, file) in wire.files {
             check_path(&path)?;
             if file.size > MAX_FILE_BYTES {
-                return Err(Unreadable::Damaged("it has a file that no storage can hold".to_owned()));
+                return Err(Unreadable::Damaged(
+                    "it has a file that is too large for any storage".to_owned(),
+                ));
             }
             let blob = origin(file.blob)?;
             let since = file.since.map_or_else(|| Ok(blob.clone()), origin)?;

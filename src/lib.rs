@@ -154,7 +154,7 @@ pub use crate::config::{
 };
 pub use crate::doctor::{Check, Diagnosis, Verdict};
 pub use crate::entry::{Depth, Entry, EntryKind, Listing, Page, Tree, format_time};
-pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::error::{BucketAddress, CredentialsFault, Error, ErrorKind, Hint, Result};
 pub use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 pub use crate::index::Digest;
 pub use crate::manifest::{

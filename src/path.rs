@@ -201,10 +201,10 @@ impl BadSegment {
                 "write the absolute path, such as `/workspace/notes.md`, without `..`",
             ),
             Self::Control(c) => (
-                format!("it holds the control character U+{:04X}", u32::from(c)),
+                format!("it contains the control character U+{:04X}", u32::from(c)),
                 "remove control characters, such as line breaks and NUL, from the path",
             ),
-            Self::Backslash => ("it holds a backslash".to_owned(), "separate directories with `/`"),
+            Self::Backslash => ("it contains a backslash".to_owned(), "separate directories with `/`"),
             Self::TooLong(bytes) => (
                 format!("a name has {bytes} bytes; at most {MAX_SEGMENT_BYTES} are allowed"),
                 "use shorter names",

@@ -34,7 +34,7 @@ impl Pattern {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when it is no pattern, [`ErrorKind::InvalidPath`] when it climbs.
     pub(crate) fn parse(text: &str) -> Result<Self> {
-        let invalid = |why: &str, hint: &str| {
+        let invalid = |why: &str, hint: &'static str| {
             Error::new(ErrorKind::InvalidInput, format!("invalid pattern `{}`: {why}", shorten(text)))
                 .with_hint(hint)
         };
@@ -79,7 +79,7 @@ impl Pattern {
                         ErrorKind::InvalidPath,
                         format!("invalid pattern `{}`: a segment is `..`", shorten(text)),
                     )
-                    .with_hint("patterns lead down only; name the directory to start in instead"));
+                    .with_hint("patterns only descend; name the directory to start in instead"));
                 }
                 segments.push(named(name)?);
             }
@@ -141,7 +141,7 @@ impl NameMatcher {
         let wide = name.contains(['?', '[']).then_some(wide);
         if wide.as_ref().is_some_and(|wide| wide.len() > MOST_WIDE) {
             return Err(format!(
-                "beside `?` or `[…]` it has more than {MOST_WIDE} different letters beyond ASCII"
+                "next to `?` or `[…]` it has more than {MOST_WIDE} different non-ASCII letters"
             ));
         }
         let told = narrow(name, wide.as_deref());
@@ -150,7 +150,7 @@ impl NameMatcher {
             .map_err(|error| match error.kind() {
                 // Its letters beyond ASCII are not those of the pattern.
                 globset::ErrorKind::InvalidRange(..) if !name.is_ascii() => {
-                    "a range goes backwards, or from ASCII to letters beyond it".to_owned()
+                    "a range goes backwards, or from ASCII to non-ASCII letters".to_owned()
                 }
                 kind => kind.to_string(),
             })?
@@ -207,7 +207,7 @@ fn skip_directories(segments: &[Segment], at: &mut [bool]) {
     }
 }
 
-const TOO_MANY: &str = "its braces stand for too many patterns";
+const TOO_MANY: &str = "its braces expand to too many patterns";
 
 /// Spells braces out. What stands in `[…]` or behind a backslash is left as it is.
 fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {

@@ -68,7 +68,7 @@ impl Query {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] when the pattern cannot be searched for.
     pub(crate) fn new(pattern: &str, meaning: Meaning, context: usize, most: u64) -> Result<Self> {
-        let invalid = |why: &str, hint: &str| {
+        let invalid = |why: &str, hint: &'static str| {
             Error::new(ErrorKind::InvalidInput, format!("cannot search for `{}`: {why}", shorten(pattern)))
                 .with_hint(hint)
         };
@@ -84,7 +84,7 @@ impl Query {
         if context > MOST_CONTEXT {
             return Err(invalid(
                 &format!("{context} lines around each match are too many; {MOST_CONTEXT} are allowed"),
-                "ask for fewer, or read the file",
+                "request fewer, or read the file",
             ));
         }
         let matcher = RegexMatcherBuilder::new()

@@ -238,8 +238,10 @@ impl SourceFile {
         // One byte more than there was tells that it has grown, without reading all of it.
         self.open()?.take(self.size + 1).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 != self.size || Digest::of(&bytes) != self.sha256 {
-            let message = format!("`{}` has changed since it was looked at", path.display());
-            return Err(Error::new(ErrorKind::Conflict, message).with_hint("open the source again"));
+            let message = format!("`{}` has changed since it was scanned", path.display());
+            return Err(Error::new(ErrorKind::Conflict, message)
+                .with_hint("open the source again")
+                .lasting());
         }
         Ok(bytes.into())
     }
@@ -481,9 +483,9 @@ fn failed(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| {
         let (kind, hint) = match error.kind() {
             std::io::ErrorKind::NotFound => (ErrorKind::NotFound, "check the path"),
-            std::io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "check who may read and write it"),
+            std::io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "check its permissions"),
             std::io::ErrorKind::AlreadyExists => {
-                (ErrorKind::AlreadyExists, "choose another name, or remove what is there")
+                (ErrorKind::AlreadyExists, "choose another name, or remove the existing file")
             }
             _ => (ErrorKind::Unavailable, "check the disk, then try again"),
         };

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::new::{NewFile, NewLibrary, NewSkill, PushOptions};
 use crate::backend::{Union, UnionFile, find_skills};
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::index::Digest;
 use crate::path::{is_within, parents};
 
@@ -80,6 +80,9 @@ pub struct PlannedSkill {
     /// Why, where that is not obvious.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// What to do about it, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
 }
 
 /// What a plain library contains when it is published for the first time.
@@ -144,9 +147,9 @@ pub(super) fn compare(
     let mut seen = BTreeSet::new();
     for skill in &new.skills {
         if !seen.insert(skill.path.as_str()) {
-            let message = format!("the skill `{}` is to be published twice", shorten(&skill.path));
+            let message = format!("the skill `{}` appears twice", shorten(&skill.path));
             return Err(
-                Error::new(ErrorKind::InvalidInput, message).with_hint("give each skill a path of its own")
+                Error::new(ErrorKind::InvalidInput, message).with_hint("give each skill its own path")
             );
         }
         found.skills.push(before.compare_skill(skill, options));
@@ -207,7 +210,7 @@ pub(super) fn diff(before: &LibraryBefore<'_>, after: &BTreeMap<String, NewFile>
                 (true, false) => Action::Delete,
                 (true, true) => Action::Unchanged,
             };
-            PlannedSkill { path: skill.clone(), action, files: Vec::new(), why: None }
+            PlannedSkill { path: skill.clone(), action, files: Vec::new(), why: None, hint: None }
         });
         let Some(changed) = changed else { continue };
         if let Some(release) = before.pins.get(&skill) {
@@ -250,7 +253,8 @@ impl LibraryBefore<'_> {
 
     fn compare_skill(&self, new: &NewSkill, options: &PushOptions) -> PlannedSkill {
         let (tree, path) = (self.tree, &new.path);
-        let planned = |action, files, why| PlannedSkill { path: path.clone(), action, files, why };
+        let planned =
+            |action, files, why| PlannedSkill { path: path.clone(), action, files, why, hint: None };
         let refuse = |why: &str| planned(Action::Refused, Vec::new(), Some(why.to_owned()));
         if let Some(why) = &new.refused {
             return refuse(why);
@@ -259,9 +263,9 @@ impl LibraryBefore<'_> {
             return refuse("it has no SKILL.md");
         }
         if let Some(release) = self.pins.get(path) {
-            let why =
-                format!("it is pinned to release {release}; `admin unpin {path}` lets pushes change it");
-            return planned(Action::Pinned, Vec::new(), Some(why));
+            let why = format!("it is pinned to release {release}");
+            let hint = Some(Hint::Unpin(path.clone()));
+            return PlannedSkill { hint, ..planned(Action::Pinned, Vec::new(), Some(why)) };
         }
         let there = tree.skill(path).is_some();
         // Files of a skill below it are no loose files: that one is in the way itself.
@@ -270,9 +274,8 @@ impl LibraryBefore<'_> {
         let loose: Vec<_> = loose.map(|(name, _)| format!("`{name}`")).take(3).collect();
         if !there && !loose.is_empty() && !options.overwrite {
             let names = loose.join(", ");
-            let why =
-                format!("there are files that belong to no skill ({names}); `--overwrite` removes them");
-            return refuse(&why);
+            let why = format!("there are files that belong to no skill ({names})");
+            return PlannedSkill { hint: Some(Hint::Overwrite), ..refuse(&why) };
         }
         let names: BTreeMap<&str, &NewFile> =
             new.files.iter().map(|file| (file.name.as_str(), file)).collect();
@@ -305,6 +308,7 @@ impl LibraryBefore<'_> {
             action,
             files: self.tree.files_in(path).map(removed).collect(),
             why,
+            hint: None,
         }
     }
 }

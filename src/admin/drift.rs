@@ -9,7 +9,7 @@ use super::compare::FileAction;
 use super::library::{LibraryAdmin, READS_AT_ONCE, at_once};
 use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, MirrorKey};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, Mirror};
 use crate::store::Meta;
 
@@ -188,8 +188,7 @@ pub(super) async fn to_publish(
     let mirror = access.read_mirror().await?.and_then(|found| found.value);
     let Some(mirror) = mirror.filter(|mirror| mirror.id == index.id) else {
         let message = format!("the keys of {} are not at release {} yet", access.library, index.release);
-        return Err(Error::new(ErrorKind::Conflict, message)
-            .with_hint("complete them first: `admin verify --repair`"));
+        return Err(Error::new(ErrorKind::Conflict, message).with_hint(Hint::CompleteMirror).lasting());
     };
     // While others may still be writing, a key that is missing is theirs to write, and nobody's removal.
     let compared = compare_recorded(access, index, Some(&mirror)).await?;

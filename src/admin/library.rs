@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use super::work::{Progress, PushProgress};
 use crate::backend::{S3Backend, SkillFs, Union, View, unusable};
 use crate::config::Retention;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Index, Mirror, ReleaseId, ReleaseNote, Unreadable};
 use crate::mount::{Library, WritableKey};
 use crate::store::{Condition, Listed, Meta};
@@ -74,17 +74,14 @@ impl LibraryState {
         match (self.kind, self.index()) {
             (LibraryKind::Published, Some(index)) => Ok(index),
             (LibraryKind::Empty, _) => Err(nothing_there(library)),
-            _ => Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("{library} is plain, and this needs releases"),
-            )
-            .with_hint("publish it first: `admin index --publish`")),
+            _ => Err(Error::new(ErrorKind::InvalidInput, format!("{library} is plain and has no releases"))
+                .with_hint(Hint::PublishLibrary)),
         }
     }
 }
 
 pub(super) fn nothing_there(library: &Library) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is nothing in {library}"))
+    Error::new(ErrorKind::NotFound, format!("{library} is empty"))
         .with_hint("check the name, or push skills to it first")
 }
 
@@ -205,8 +202,7 @@ impl LibraryAdmin {
     pub(super) async fn read_record(&self, note: &ReleaseNote) -> Result<Index> {
         let lost = |what: &dyn std::fmt::Display| {
             let message = format!("the record of release {} of {} {what}", note.number, self.library);
-            Error::new(ErrorKind::Corrupt, message)
-                .with_hint("use another release; `admin releases` lists them")
+            Error::new(ErrorKind::Corrupt, message).with_hint(Hint::ListReleases)
         };
         let key = self.library.release(note.number, &note.id);
         let read = self.read_document(&key, "read a release of", Index::decode).await?;
@@ -227,8 +223,8 @@ impl LibraryAdmin {
 
     fn versioned<T>(&self, value: T, meta: Meta) -> Result<Versioned<T>> {
         let etag = meta.etag.ok_or_else(|| {
-            let message = format!("the storage gives no ETag for the index of {}", self.library);
-            Error::new(ErrorKind::Corrupt, message).with_hint("publishing needs one")
+            let message = format!("the storage returned no ETag for the index of {}", self.library);
+            Error::new(ErrorKind::Corrupt, message).with_hint("publishing requires it")
         })?;
         Ok(Versioned { value, etag, modified: meta.modified })
     }
@@ -269,7 +265,7 @@ pub(super) fn only_over(seen: Option<&str>) -> Condition {
 
 /// Runs what takes a while on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let failed = |e| Error::new(ErrorKind::Internal, "a background task broke off").with_source(e);
+    let failed = |e| Error::new(ErrorKind::Internal, "a background task was interrupted").with_source(e);
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 

@@ -17,7 +17,7 @@ use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
 use super::work::{AT_ONCE, Transfers, WORTH_A_COPY};
 use crate::ambient::{Instant, unix_seconds};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, Mirror, ReleaseId};
 use crate::manifest::skill_file_rank;
 use crate::path::leaf;
@@ -93,9 +93,8 @@ impl<'a> Mirroring<'a> {
                 Some(done) => return Ok(done),
                 None if Instant::now() >= deadline => {
                     let library = &self.access.library;
-                    let message = format!("others keep publishing to {library}: they write its keys");
-                    return Err(Error::new(ErrorKind::Conflict, message)
-                        .with_hint("`admin verify` tells whether they have; its `--repair` completes them"));
+                    let message = format!("others keep publishing to {library} and write its mirror");
+                    return Err(Error::new(ErrorKind::Conflict, message).with_hint(Hint::CompleteMirror));
                 }
                 None => {}
             }
@@ -313,7 +312,7 @@ impl<'a> Mirroring<'a> {
         for attempt in 1.. {
             if protocol::mirror_expired(Duration::from_secs(age())) {
                 return Err(Error::new(ErrorKind::Timeout, "writing the keys took too long")
-                    .with_hint("`admin verify --repair` completes them"));
+                    .with_hint(Hint::CompleteMirror));
             }
             let failed = match (key.act, wanted) {
                 (Act::Keep, Some(file)) => {

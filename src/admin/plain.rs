@@ -53,6 +53,7 @@ async fn write_one(work: &Transfers<'_>, plan: &Plan, change: &Change) -> Result
     Err(Error::new(ErrorKind::Conflict, format!("`{location}` was changed by somebody else"))
         .at(&location)
         .with_hint(
-            "it was left alone, and other files may have been written; run it again to see what is left",
-        ))
+            "it was left unchanged; other files may have been written; run it again to see what remains",
+        )
+        .lasting())
 }

@@ -15,7 +15,7 @@ use super::drift;
 use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
 use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
 use crate::backend::{S3Backend, Union, find_skills};
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::index::Index;
 use crate::mount::Library;
 use crate::path::VirtualPath;
@@ -162,15 +162,11 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
     let LibraryAdmin { backend, library, .. } = access;
     let state = access.load().await?;
     if state.index.is_none() && backend.store().lists_any(&library.releases()).await? {
-        let message = format!("{library} has releases, and its index is lost");
-        return Err(Error::new(ErrorKind::Corrupt, message).with_hint(
-            "`admin verify` lists the releases; `admin verify --repair --release N` restores one",
-        ));
+        return Err(Unplanned::LostIndex(library).into());
     }
     let release = match (state.kind, options.into) {
         (LibraryKind::Published, IntoKind::Plain) => {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("{library} is published"))
-                .with_hint("push without `--plain`, or make it plain first: `admin unpublish`"));
+            return Err(Unplanned::Published(library).into());
         }
         (_, IntoKind::Plain) | (LibraryKind::Plain, IntoKind::Same) => false,
         (LibraryKind::Published | LibraryKind::Empty, _) | (_, IntoKind::Published) => true,
@@ -199,10 +195,7 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
             let index = state.published(library)?;
             let record = recorded(access, index, *release).await?;
             if !find_skills(record.files.keys().map(String::as_str)).contains_key(skill) {
-                let message = format!("release {release} of {library} has no skill `{}`", shorten(skill));
-                return Err(Error::new(ErrorKind::NotFound, message).with_hint(
-                    "name it by its path, such as `category/skill`; `admin releases` lists the releases",
-                ));
+                return Err(Unplanned::NoSkill { release: *release, library, skill: shorten(skill) }.into());
             }
             if index.pins.get(skill) != Some(release) {
                 pins.insert(skill.to_owned(), Some(*release));
@@ -217,9 +210,7 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
         LibraryChange::Unpin { skill } => {
             let skill = skill.trim_matches('/');
             if !state.published(library)?.pins.contains_key(skill) {
-                let message = format!("{library} has no pinned skill `{}`", shorten(skill));
-                return Err(Error::new(ErrorKind::NotFound, message)
-                    .with_hint("name it by its path, such as `category/skill`; `admin list` shows them"));
+                return Err(Unplanned::NotPinned { library, skill: shorten(skill) }.into());
             }
             pins.insert(skill.to_owned(), None);
             Compared::default()
@@ -227,9 +218,7 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
         LibraryChange::Remove { skills } => {
             let skills: Vec<_> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
             if let Some(missing) = skills.iter().find(|skill| state.tree.skill(skill).is_none()) {
-                let message = format!("{library} has no skill `{}`", shorten(missing));
-                return Err(Error::new(ErrorKind::NotFound, message)
-                    .with_hint("name it by its path, such as `category/skill`"));
+                return Err(Unplanned::NotThere { library, skill: shorten(missing) }.into());
             }
             let options = PushOptions { delete: true, ..options.clone() };
             compare(&before, &NewLibrary::only_deleting(skills), &options)?
@@ -264,13 +253,41 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
     })
 }
 
+/// Why there is nothing to plan.
+#[derive(Debug, thiserror::Error)]
+enum Unplanned<'l> {
+    #[error("{0} has releases, but its index is missing")]
+    LostIndex(&'l Library),
+    #[error("{0} is published")]
+    Published(&'l Library),
+    #[error("release {release} of {library} has no skill `{skill}`")]
+    NoSkill { release: u64, library: &'l Library, skill: String },
+    #[error("{library} has no skill `{skill}`")]
+    NotThere { library: &'l Library, skill: String },
+    #[error("{library} has no pinned skill `{skill}`")]
+    NotPinned { library: &'l Library, skill: String },
+    #[error("{library} has no release {release}, or no longer lists it")]
+    NoRelease { library: &'l Library, release: u64 },
+}
+
+impl From<Unplanned<'_>> for Error {
+    fn from(why: Unplanned<'_>) -> Self {
+        let (kind, hint) = match why {
+            Unplanned::LostIndex(_) => (ErrorKind::Corrupt, Hint::RestoreRelease { intact: Vec::new() }),
+            Unplanned::Published(_) => (ErrorKind::InvalidInput, Hint::UnpublishLibrary),
+            Unplanned::NoSkill { .. } | Unplanned::NotThere { .. } | Unplanned::NotPinned { .. } => {
+                (ErrorKind::NotFound, Hint::NameSkill)
+            }
+            Unplanned::NoRelease { .. } => (ErrorKind::NotFound, Hint::ListReleases),
+        };
+        Self::new(kind, why.to_string()).with_hint(hint)
+    }
+}
+
 /// The record of a release that an index lists.
 async fn recorded(access: &LibraryAdmin, index: &Index, release: u64) -> Result<Index> {
     let library = &access.library;
-    let note = index.listed(release).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("{library} has no release {release}, or no longer lists it"))
-            .with_hint("`admin releases` lists those that can be used")
-    })?;
+    let note = index.listed(release).ok_or(Unplanned::NoRelease { library, release })?;
     if note.id == index.id {
         return Ok(index.clone());
     }

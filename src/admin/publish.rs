@@ -22,7 +22,7 @@ use super::release::{PendingRelease, next_index};
 use super::work::{AT_ONCE, Transfers};
 use super::{plain, prune};
 use crate::ambient::Instant;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, IndexKind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
 use crate::store::Condition;
@@ -178,8 +178,9 @@ impl LibraryAdmin {
                 }
                 _ => {
                     let message = format!("{library} is plain already");
-                    return Err(Error::new(ErrorKind::InvalidInput, message)
-                        .with_hint("its keys are what sessions see; there is nothing to do"));
+                    return Err(
+                        Error::new(ErrorKind::InvalidInput, message).with_hint("there is nothing to do")
+                    );
                 }
             };
             let mirroring = Mirroring { thorough: true, ..Mirroring::new(self) };
@@ -190,13 +191,13 @@ impl LibraryAdmin {
                     1 => format!("others have changed `{path}` of {library}"),
                     files => format!("others have changed {files} files of {library}, such as `{path}`"),
                 };
-                return Err(Error::new(ErrorKind::Conflict, message).with_hint(
-                    "publish that with `admin index`, or revert it with `admin verify --repair --overwrite`",
-                ));
+                return Err(Error::new(ErrorKind::Conflict, message)
+                    .with_hint(Hint::PublishOrRevert)
+                    .lasting());
             }
             if !settled {
                 let message = format!(
-                    "several have published to {library} at once, and one may still be writing its keys"
+                    "several publishers wrote to {library} concurrently, and one may still be writing its mirror"
                 );
                 return Err(Error::new(ErrorKind::Conflict, message).with_hint("try again in an hour"));
             }
@@ -248,7 +249,7 @@ impl LibraryAdmin {
             if self.is_expired(upload.began) {
                 let message = "the push took too long: what it uploaded may be pruned";
                 return Err(
-                    Error::new(ErrorKind::Timeout, message).with_hint("nothing of it is visible; push again")
+                    Error::new(ErrorKind::Timeout, message).with_hint("none of it is visible; push again")
                 );
             }
             let index = next_index(self, plan, adopted, upload, self.retention()).await?;
@@ -261,7 +262,8 @@ impl LibraryAdmin {
             }
             let overtaken = || {
                 Error::new(ErrorKind::Conflict, format!("another release of {library} was committed first"))
-                    .with_hint("nothing of this one is visible; run it again to see what would change now")
+                    .with_hint("this one is not visible; run it again to see what would change now")
+                    .lasting()
             };
             // What looked like drift may have been a key of that release.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.conflict_patience());

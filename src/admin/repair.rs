@@ -6,7 +6,7 @@
 use super::library::{LibraryAdmin, only_over};
 use super::mirror::Mirroring;
 use super::verify::{Intact, Problem, Verified, VerifyOptions, intact_releases, restorable};
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::index::{Digest, Index};
 use crate::manifest::Severity;
 use crate::options::setters;
@@ -51,8 +51,7 @@ impl LibraryAdmin {
             }
         } else if options.release.is_some() {
             let message = format!("the index of {library} is not damaged");
-            return Err(Error::new(ErrorKind::InvalidInput, message)
-                .with_hint("to go back to a release: `admin rollback N`"));
+            return Err(Error::new(ErrorKind::InvalidInput, message).with_hint(Hint::RollBack));
         }
         if let Some(index) = self.read_index().await?.map(|found| found.value) {
             restore_blobs(self, &index, &before).await?;

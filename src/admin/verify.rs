@@ -9,7 +9,7 @@ use super::drift::{Drift, MirrorState, compare_mirror};
 use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once, nothing_there};
 use super::work::Transfers;
 use crate::backend::Union;
-use crate::error::{ErrorKind, Result};
+use crate::error::{ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, ReleaseId};
 use crate::manifest::{Severity, validate};
 use crate::options::setters;
@@ -25,9 +25,9 @@ const JUDGED_BYTES: u64 = 1024 * 1024;
 /// The index, as a place of problems.
 const INDEX: &str = "index.json";
 /// What a blob that is missing or damaged means.
-const NOT_READABLE: &str = "so it cannot be read; `--repair` restores it from another copy; otherwise push the skill again with `--overwrite`";
+const NOT_READABLE: &str = "so it cannot be read";
 /// What an upload that was not completed means.
-const TORN_UPLOAD: &str = "a multipart upload was not completed: it is invisible, and is paid for; a lifecycle rule of the bucket removes it";
+const TORN_UPLOAD: &str = "a multipart upload was not completed: it is invisible but billed; a lifecycle rule of the bucket can remove it";
 
 /// What to verify.
 #[derive(Debug, Clone, Default)]
@@ -53,8 +53,11 @@ pub struct Problem {
     pub code: &'static str,
     /// Where: a path below `/skills`, or the index.
     pub path: String,
-    /// What it is, and what to do about it.
+    /// What it is.
     pub message: String,
+    /// What to do about it, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<Hint>,
     /// Whether it was repaired.
     pub repaired: bool,
 }
@@ -82,7 +85,13 @@ impl Verified {
 
     fn say(&mut self, severity: Severity, code: &'static str, path: &str, message: &str) {
         let (path, message) = (path.to_owned(), message.to_owned());
-        self.problems.push(Problem { severity, code, path, message, repaired: false });
+        self.problems.push(Problem { severity, code, path, message, hint: None, repaired: false });
+    }
+
+    fn hint(&mut self, hint: Hint) {
+        if let Some(last) = self.problems.last_mut() {
+            last.hint = Some(hint);
+        }
     }
 
     pub(super) fn has(&self, codes: &[&str]) -> bool {
@@ -117,8 +126,8 @@ impl LibraryAdmin {
             Ok(state) => verify_state(self, &state, options, &mut found).await?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let intact = intact_releases(self).await?;
-                let message = format!("{}; {}", error.message(), restorable(&intact));
-                found.say(Severity::Error, "bad-index", INDEX, &message);
+                found.say(Severity::Error, "bad-index", INDEX, error.message());
+                found.hint(restorable(&intact));
             }
             Err(error) => return Err(error),
         }
@@ -157,9 +166,9 @@ async fn verify_state(
     } else {
         let intact = intact_releases(access).await?;
         if !intact.is_empty() {
-            let how = restorable(&intact);
-            let message = format!("the library has releases and no index, so it is read as plain; {how}");
-            found.say(Severity::Error, "lost-index", INDEX, &message);
+            let message = "the library has releases and no index, so it is read as plain";
+            found.say(Severity::Error, "lost-index", INDEX, message);
+            found.hint(restorable(&intact));
         } else if state.kind == LibraryKind::Empty {
             return Err(nothing_there(&access.library));
         }
@@ -172,19 +181,16 @@ async fn verify_state(
 
 fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
     for Drift { path, change, .. } in &mirror.drift {
-        let message = format!(
-            "others have {} this key, and no session sees that; `admin index` publishes it, `--repair --overwrite` reverts it",
-            change.done()
-        );
+        let message = format!("others have {} this key, and no session sees that", change.done());
         found.say(Severity::Warning, "drift", path, &message);
+        found.hint(Hint::PublishOrRevert);
     }
     if mirror.behind > 0 {
         let (behind, release) = (mirror.behind, index.release);
         let keys = if behind == 1 { "key is" } else { "keys are" };
-        let message = format!(
-            "{behind} {keys} not at release {release} yet; `--repair` or the next push completes the mirror"
-        );
+        let message = format!("{behind} {keys} not at release {release} yet");
         found.say(Severity::Warning, "mirror-behind", "mirror.json", &message);
+        found.hint(Hint::CompleteMirror);
     }
 }
 
@@ -201,6 +207,7 @@ async fn check_releases(
         if !is_stored(file.sha256, &file.blob.id) {
             let message = format!("its blob is missing, {NOT_READABLE}");
             found.say(Severity::Error, "missing-blob", path, &message);
+            found.hint(Hint::RepairLibrary);
         }
     }
     for note in index.earlier_releases() {
@@ -219,8 +226,9 @@ async fn check_releases(
         }
     }
     for (skill, release) in index.lost_pins() {
-        let message = format!("it is pinned to release {release}, which is not listed any more");
+        let message = format!("it is pinned to release {release}, which is no longer listed");
         found.say(Severity::Warning, "lost-pin", skill, &message);
+        found.hint(Hint::Unpin(skill.clone()));
     }
 }
 
@@ -290,6 +298,7 @@ async fn read_all(
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let message = format!("its blob is not what was published, {NOT_READABLE}");
                 found.say(Severity::Error, "damaged-blob", path, &message);
+                found.hint(Hint::RepairLibrary);
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {
                 found.say(Severity::Info, "changing", path, "it was changed while it was read; verify again");
@@ -316,11 +325,9 @@ pub(super) async fn intact_releases(access: &LibraryAdmin) -> Result<Vec<Intact>
     Ok(intact)
 }
 
-pub(super) fn restorable(intact: &[Intact]) -> String {
+pub(super) fn restorable(intact: &[Intact]) -> Hint {
     if intact.is_empty() {
-        return "no release is intact: push the library again".to_owned();
+        return "no release is intact; push the library again".into();
     }
-    let names: Vec<_> = intact.iter().rev().take(5).map(|intact| intact.name.as_str()).collect();
-    let names = names.join(", ");
-    format!("restore one of its releases with `--repair --release N` (intact, the newest first: {names})")
+    Hint::RestoreRelease { intact: intact.iter().rev().take(5).map(|intact| intact.name.clone()).collect() }
 }

@@ -115,7 +115,7 @@ impl<'a> Transfers<'a> {
                 let key = self.access.library.blob(sha256, &origin.id);
                 let found =
                     self.access.backend.object(key.key()).await.map_err(|e| e.during("read", path))?;
-                let lost = || damaged(path, "is not there any more");
+                let lost = || damaged(path, "no longer exists");
                 found.map(|(_, bytes)| bytes).ok_or_else(lost)?
             }
             NewContent::Key(etag) => self.key(path, etag).await?,
@@ -177,7 +177,8 @@ impl<'a> Transfers<'a> {
 
 fn changed(path: &str) -> Error {
     Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being published"))
-        .with_hint("nothing of this is visible; run it again to see what would change now")
+        .with_hint("none of this is visible; run it again to see what would change now")
+        .lasting()
 }
 
 fn damaged(path: &str, what: &str) -> Error {

@@ -146,7 +146,7 @@ impl S3Backend {
         condition: Condition,
     ) -> Result<Option<Option<String>>> {
         let Some(seen) = self.store().look(source).await? else {
-            return Err(Error::new(ErrorKind::NotFound, "what was to be copied is not there"));
+            return Err(Error::new(ErrorKind::NotFound, "the object to copy does not exist"));
         };
         self.put_new(key, name, None, self.copied(source, &seen)?, condition).await
     }

@@ -11,7 +11,7 @@ use super::S3Backend;
 use super::file::{binary_file, is_directory};
 use super::write::{Written, changed, new_file};
 use crate::ambient::Instant;
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{ByteRange, Condition, Expect, Fetched, ObjectProperties, PartSource, Put, Seen, WriteId};
@@ -109,7 +109,7 @@ impl S3Backend {
         if old.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "the text to replace is empty")
                 .at(&path)
-                .with_hint("give the text that shall be replaced; to add text, use append or write"));
+                .with_hint("give the text to replace; to add text, append or write"));
         }
         let (written, replacements) = self.change(&target, &key, Revision::Replace { old, new, all }).await?;
         let Written { path, size, etag } = written;
@@ -212,7 +212,7 @@ impl S3Backend {
                     format!("`{path}` is too large to edit: {size} bytes, the limit is {most}"),
                 )
                 .at(path)
-                .with_hint("append to it, or write it anew in smaller files"));
+                .with_hint("append to it, or split it into smaller files"));
             }
         };
         let size = pieces.iter().map(PartSource::len).sum();
@@ -258,7 +258,7 @@ impl S3Backend {
             Ok(match entry.is_directory() || self.is_literal_directory(path).await? {
                 true => is_directory(path),
                 false => Self::not_found(path).with_hint(format!(
-                    "did you mean `{}`? What changes a file takes its whole name",
+                    "did you mean `{}`? A change needs the full name of the file",
                     entry.path
                 )),
             })
@@ -269,35 +269,35 @@ impl S3Backend {
 
 fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -> Error {
     let invalid =
-        |message: String, hint: &str| Error::new(ErrorKind::InvalidInput, message).at(path).with_hint(hint);
+        |message: String, hint: Hint| Error::new(ErrorKind::InvalidInput, message).at(path).with_hint(hint);
     let shown = shorten(old);
     match error {
         ReplaceError::Binary(Binary(mime)) => {
-            binary_file(path, mime, size).with_hint("write it anew as a whole, or append bytes to it")
+            binary_file(path, mime, size).with_hint("overwrite the entire file, or append bytes to it")
         }
         ReplaceError::Absent { line_ends } => invalid(
-            format!("`{path}` does not hold the text to replace: `{shown}`"),
-            match line_ends {
-                true => "the file ends its lines with \\r\\n: write them so",
-                false => "read the file again and copy the text exactly, white space included",
-            },
+            format!("`{path}` does not contain the text to replace: `{shown}`"),
+            Hint::plain(match line_ends {
+                true => "the lines of the file end with \\r\\n: end yours the same way",
+                false => "read the file again and copy the text exactly, including white space",
+            }),
         ),
         ReplaceError::NotUnique(count) => invalid(
-            format!("the text to replace stands in `{path}` {count} times: `{shown}`"),
-            "give more of the text around it, or replace all of them (`--all`)",
+            format!("the text to replace occurs {count} times in `{path}`: `{shown}`"),
+            Hint::ReplaceAll,
         ),
         ReplaceError::NotEncodable(encoding) => invalid(
             format!("the new text cannot be written in the encoding of `{path}`, {encoding}"),
-            "use characters that the encoding has, or write the whole file anew, as UTF-8",
+            "use characters that the encoding has, or write the entire file again as UTF-8".into(),
         ),
         ReplaceError::TooLong(bytes) => {
             Error::new(ErrorKind::TooLarge, format!("`{path}` would have {bytes} bytes after the edit"))
                 .at(path)
-                .with_hint("replace by less, or write it in smaller files")
+                .with_hint("use a shorter replacement, or split the file")
         }
         ReplaceError::Lossy(encoding) => invalid(
-            format!("`{path}` cannot be edited without changing more of it: it is damaged {encoding}"),
-            "write the whole file anew, as UTF-8",
+            format!("`{path}` cannot be edited without changing other parts of it: it is damaged {encoding}"),
+            "write the entire file again as UTF-8".into(),
         ),
     }
 }

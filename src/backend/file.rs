@@ -3,6 +3,7 @@
 //! What a path means is a [`Node`]. A [`File`] says which [`Version`] of its object it is, and [`S3Backend::open`] is the
 //! one place where a reader asks for bytes of it: it never takes another version for this one.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use super::S3Backend;
 use super::view::Blob;
 use crate::cache::{Cached, Detail};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::Digest;
 use crate::mount::ObjectKey;
 use crate::path::VirtualPath;
@@ -18,8 +19,8 @@ use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text::{self, Binary, HEAD_BYTES, LineWindow};
 
 /// What is said of bytes that are too many.
-pub(super) const BYTES_ASKED: &str = "bytes were asked for";
-pub(super) const RANGES: &str = "read it in ranges of bytes";
+pub(super) const BYTES_ASKED: &str = "bytes were requested";
+pub(super) const RANGES: Hint = Hint::Plain(Cow::Borrowed("read it in byte ranges"));
 
 /// More bytes are hashed on a blocking thread.
 const MANY_BYTES: usize = 256 * 1024;
@@ -199,12 +200,7 @@ impl S3Backend {
         let expect = match (version, meta.etag.as_deref()) {
             (Version::Exact, Some(etag)) => Expect::Version(etag),
             (Version::Exact, None) if range.start > 0 => {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!("the storage gives no ETag for `{path}`"),
-                )
-                .at(path)
-                .with_hint("without one, parts of two versions could be taken for one file"));
+                return Err(no_etag(path));
             }
             _ => Expect::Any,
         };
@@ -276,7 +272,7 @@ impl S3Backend {
         Ok(())
     }
 
-    pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: &str) -> Result<()> {
+    pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: Hint) -> Result<()> {
         let most = self.shared.settings.max_read_bytes;
         let too_large =
             || format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}");
@@ -295,40 +291,71 @@ async fn verified(bytes: Vec<u8>, sha256: Digest) -> Result<Vec<u8>> {
     if !large {
         return check();
     }
-    let failed = |e| Error::new(ErrorKind::Internal, "the content could not be checked").with_source(e);
+    let failed = |e| Error::new(ErrorKind::Internal, "the content could not be verified").with_source(e);
     tokio::task::spawn_blocking(check).await.map_err(failed)?
 }
 
+/// Why the content of a path cannot be returned.
+#[derive(Debug, thiserror::Error)]
+enum Unreturned<'p> {
+    #[error("`{0}` was changed while it was being read")]
+    Changed(&'p VirtualPath),
+    #[error("`{0}` keeps changing while it is being read")]
+    KeepsChanging(&'p VirtualPath),
+    #[error("the storage returned no ETag for `{0}`")]
+    NoEtag(&'p VirtualPath),
+    #[error("`{0}` is a directory")]
+    Directory(&'p VirtualPath),
+    #[error("`{0}` is a file, not a directory")]
+    NotDirectory(&'p VirtualPath),
+    #[error("File '{path}' is a binary file and cannot be read as text ({mime}, {size} bytes)")]
+    Binary { path: &'p VirtualPath, mime: &'p str, size: u64 },
+}
+
+impl From<Unreturned<'_>> for Error {
+    fn from(why: Unreturned<'_>) -> Self {
+        let (kind, path, hint) = match why {
+            Unreturned::Changed(path) | Unreturned::KeepsChanging(path) => {
+                (ErrorKind::Conflict, path, "read it again".into())
+            }
+            Unreturned::NoEtag(path) => {
+                (ErrorKind::Corrupt, path, "without one, parts of two versions could be mixed".into())
+            }
+            Unreturned::Directory(path) => {
+                (ErrorKind::IsDirectory, path, Hint::ListDirectory(path.to_string()))
+            }
+            Unreturned::NotDirectory(path) => {
+                (ErrorKind::NotDirectory, path, Hint::ReadFile(path.to_string()))
+            }
+            Unreturned::Binary { path, .. } => {
+                (ErrorKind::BinaryFile, path, "refer to it by its path instead of reading it".into())
+            }
+        };
+        Self::new(kind, why.to_string()).at(path).with_hint(hint)
+    }
+}
+
 pub(super) fn changed_while_read(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::Conflict, format!("`{path}` was changed while it was being read"))
-        .at(path)
-        .with_hint("read it again")
+    Unreturned::Changed(path).into()
+}
+
+pub(super) fn no_etag(path: &VirtualPath) -> Error {
+    Unreturned::NoEtag(path).into()
 }
 
 /// One whose object was never read again while it kept changing.
 pub(super) fn keeps_changing(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::Conflict, format!("`{path}` keeps changing while it is being read"))
-        .at(path)
-        .with_hint("read it again")
+    Unreturned::KeepsChanging(path).into()
 }
 
 pub(super) fn is_directory(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
-        .at(path)
-        .with_hint(format!("see what is in it: `ls {path}`"))
+    Unreturned::Directory(path).into()
 }
 
 pub(super) fn not_a_directory(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::NotDirectory, format!("`{path}` is a file, not a directory"))
-        .at(path)
-        .with_hint(format!("see its content: `read {path}`"))
+    Unreturned::NotDirectory(path).into()
 }
 
 pub(super) fn binary_file(path: &VirtualPath, mime: &str, size: u64) -> Error {
-    Error::new(
-        ErrorKind::BinaryFile,
-        format!("File '{path}' is a binary file ({mime}, {size} bytes) and cannot be read as text"),
-    )
-    .at(path)
-    .with_hint("refer to it by its path instead of reading it")
+    Unreturned::Binary { path, mime, size }.into()
 }

@@ -442,7 +442,9 @@ fn not_searchable(path: &VirtualPath, error: &io::Error) -> Error {
 }
 
 fn broke_off(path: &VirtualPath, error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-    Error::new(ErrorKind::Internal, format!("the search in `{path}` broke off")).at(path).with_source(error)
+    Error::new(ErrorKind::Internal, format!("the search in `{path}` was interrupted"))
+        .at(path)
+        .with_source(error)
 }
 
 /// Pieces of text as something to read. Waits for them.

@@ -23,7 +23,7 @@ use super::view::View;
 use crate::ambient::Instant;
 use crate::cache::{About, Accept, Cached, Detail, Kept, Key, LibraryPrefixes};
 use crate::entry::Depth;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::id::LibraryId;
 use crate::index::{Index, MAX_BYTES, Unreadable};
 use crate::mount::{Directory, Layer};
@@ -396,11 +396,12 @@ pub(crate) fn unusable(library: &impl std::fmt::Display, why: &Unreadable) -> Er
     match why {
         Unreadable::Damaged(what) => {
             Error::new(ErrorKind::Corrupt, format!("the index of {library} is damaged: {what}"))
-                .with_hint("an administrator restores it from one of its releases: `skillfs admin verify --repair --release N`")
+                .with_hint(Hint::RestoreRelease { intact: Vec::new() })
         }
         Unreadable::Newer(..) => {
             Error::new(ErrorKind::Unavailable, format!("the index of {library} is too new: {why}"))
-                .with_hint("upgrade skillfs here: readers are upgraded before publishers")
+                .with_hint(Hint::Upgrade)
+                .lasting()
         }
     }
 }

@@ -149,10 +149,10 @@ impl Reader {
                 Some(Err(error)) => {
                     return Err(Error::new(
                         ErrorKind::InvalidInput,
-                        format!("cannot write `{path}`: its content broke off: {error}"),
+                        format!("cannot write `{path}`: reading its content failed: {error}"),
                     )
                     .at(path)
-                    .with_hint("nothing was written; check where the content comes from")
+                    .with_hint("nothing was written; check the source of the content")
                     .with_source(error));
                 }
                 None => self.ended = true,

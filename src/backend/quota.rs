@@ -104,7 +104,7 @@ impl S3Backend {
         match self.quota.file_bytes {
             Some(most) if bytes > most => Err(exceeded(
                 path,
-                format!("`{path}` would have {bytes} bytes, and a file of this session may have {most}"),
+                format!("`{path}` would have {bytes} bytes; the limit for a file of this session is {most}"),
                 "write a smaller file",
             )),
             _ => Ok(()),
@@ -169,7 +169,7 @@ impl S3Backend {
             return Err(exceeded(
                 path,
                 format!(
-                    "`{mount}` would hold {} bytes, and may hold {most}; there are {} now",
+                    "`{mount}` would contain {} bytes; the limit is {most}, and it contains {} now",
                     then.bytes, now.bytes
                 ),
                 "delete what is no longer needed, or write less",
@@ -178,7 +178,7 @@ impl S3Backend {
         if let Some(most) = over(self.quota.mount_objects, held.objects, then.objects) {
             return Err(exceeded(
                 path,
-                format!("`{mount}` would hold {} objects, and may hold {most}", then.objects),
+                format!("`{mount}` would contain {} objects; the limit is {most}", then.objects),
                 "delete what is no longer needed",
             ));
         }
@@ -226,6 +226,6 @@ fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn exceeded(path: &VirtualPath, message: String, hint: &str) -> Error {
+fn exceeded(path: &VirtualPath, message: String, hint: &'static str) -> Error {
     Error::new(ErrorKind::QuotaExceeded, message).at(path).with_hint(hint)
 }

@@ -4,11 +4,12 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
+use super::file::is_directory;
 use super::pieces::for_each;
 use super::write::busy;
 use crate::ambient::Instant;
 use crate::entry::Depth;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath, reads_as_dots};
 use crate::store::{Listed, Lister};
@@ -159,7 +160,5 @@ fn fits_url(key: &str) -> bool {
 }
 
 fn needs_recursion(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
-        .at(path)
-        .with_hint("delete it with all that is in it: `rm -r`")
+    is_directory(path).with_hint(Hint::DeleteRecursively)
 }

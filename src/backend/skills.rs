@@ -12,7 +12,7 @@ use super::S3Backend;
 use super::file::{Content, File, Node, Opened, Version, Want, changed_while_read, is_directory};
 use super::union::{Found, UnionFile};
 use crate::cache::{About, Accept, Detail, Key};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::ObjectKey;
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange};
@@ -163,10 +163,11 @@ impl S3Backend {
         if self.pinned.is_some() {
             return Error::new(
                 ErrorKind::Conflict,
-                format!("`{path}` cannot be read: the release that this turn keeps to is gone"),
+                format!("`{path}` cannot be read: the release that this turn is pinned to was pruned"),
             )
             .at(path)
-            .with_hint("start a new turn");
+            .with_hint("start a new turn")
+            .lasting();
         }
         let missed = self.store().server_time();
         let union = match Box::pin(self.fresh().union_around(path)).await {
@@ -181,12 +182,9 @@ impl S3Backend {
         let released = union.released(found.layer).unwrap_or(SystemTime::UNIX_EPOCH);
         let age = missed.duration_since(released).unwrap_or_default();
         let (kind, hint) = match age < REPLICATION {
-            true => (ErrorKind::Unavailable, "try again: it may still be on its way to this region"),
-            false => (
-                ErrorKind::Corrupt,
-                "an administrator runs `skillfs admin verify --repair`, or publishes the skill again",
-            ),
+            true => (ErrorKind::Unavailable, "try again: it may not have been replicated yet".into()),
+            false => (ErrorKind::Corrupt, Hint::RepairLibrary),
         };
-        Error::new(kind, format!("the content of `{path}` is not there")).at(path).with_hint(hint)
+        Error::new(kind, format!("the content of `{path}` is missing")).at(path).with_hint(hint)
     }
 }

@@ -10,12 +10,12 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::S3Backend;
-use super::file::{is_directory, not_a_directory};
+use super::file::{is_directory, no_etag, not_a_directory};
 use super::pieces::for_each;
 use super::walk::{Item, Walk};
 use super::write::already_exists;
 use crate::entry::Depth;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{Condition, History, Listed, Lister, Meta, ObjectProperties, Put};
@@ -169,15 +169,7 @@ impl S3Backend {
         let changed: Vec<VirtualPath> = changed?.into_iter().flatten().collect();
         match changed.iter().min() {
             None => Ok(done),
-            Some(first) => Err(Error::new(
-                ErrorKind::Conflict,
-                format!(
-                    "{} of {total} files were changed while they were moved, `{first}` among them: they are still there",
-                    changed.len()
-                ),
-            )
-            .at(first)
-            .with_hint(format!("`{to}` holds what they were before; move them again"))),
+            Some(first) => Err(Untransferred::Changed { first, count: changed.len(), total, to: &to }.into()),
         }
     }
 
@@ -213,12 +205,7 @@ impl S3Backend {
         }
         // A file could be overwritten before it is copied.
         if !is_file && is_inside(from, &target.path) {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!("`{from}` lies inside its target `{}`", target.path),
-            )
-            .at(from)
-            .with_hint(format!("name it in the target: `{}/{name}`", target.path)));
+            return Err(Untransferred::InsideTarget { from, to: &target.path, name }.into());
         }
         if overwrite == Overwrite::No {
             self.check_none_there(target, &items, there).await?;
@@ -261,8 +248,7 @@ impl S3Backend {
             let seen = self.store().look(&item.key).await.map_err(during)?;
             let Some(seen) = seen else { return Err(Self::not_found(&item.path)) };
             if seen.meta.etag.is_none() {
-                let message = format!("the storage gives no ETag for `{}`", item.path);
-                return Err(Error::new(ErrorKind::Corrupt, message).at(&item.path));
+                return Err(no_etag(&item.path));
             }
             // A folder that is there needs no marker; and what has content there is none.
             if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
@@ -292,17 +278,13 @@ impl S3Backend {
                 return Err(already_exists(&item.to));
             }
         }
-        Err(Error::new(ErrorKind::Conflict, format!("`{}` keeps changing while it is copied", item.path))
-            .at(&item.path)
-            .with_hint("try again when it is at rest"))
+        Err(Untransferred::KeepsChanging(&item.path).into())
     }
 
     /// Finds what a source is, and what would be copied where.
     async fn source(&self, from: &VirtualPath, target: &Target) -> Result<CopySource> {
         let Some(place) = self.place(from)? else {
-            return Err(Error::new(ErrorKind::InvalidInput, "`/` cannot be copied as a whole")
-                .at(from)
-                .with_hint("name a mount, or something in it"));
+            return Err(Untransferred::Root(from).into());
         };
         // What is copied is what is there now.
         let (file, now) = self.fresh().literal_file(from).await.map_err(|e| e.during("copy", from))?;
@@ -390,14 +372,56 @@ struct CopyTarget {
 
 /// A target is something else than its source, and not inside it.
 fn check_apart(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
-    let problem = if from == to {
-        format!("`{from}` and its target are the same")
-    } else if is_inside(to, from) {
-        format!("`{to}` lies inside `{from}`")
-    } else {
-        return Ok(());
-    };
-    Err(Error::new(ErrorKind::InvalidInput, problem).at(from).with_hint("choose a target beside the source"))
+    if from == to {
+        return Err(Untransferred::Same(from).into());
+    }
+    match is_inside(to, from) {
+        true => Err(Untransferred::TargetInside { from, to }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Why something was not copied or moved.
+#[derive(Debug, thiserror::Error)]
+enum Untransferred<'p> {
+    #[error("`{0}` and its target are the same")]
+    Same(&'p VirtualPath),
+    #[error("`{to}` is inside `{from}`")]
+    TargetInside { from: &'p VirtualPath, to: &'p VirtualPath },
+    #[error("`{from}` is inside its target `{to}`")]
+    InsideTarget { from: &'p VirtualPath, to: &'p VirtualPath, name: &'p str },
+    #[error("`/` cannot be copied")]
+    Root(&'p VirtualPath),
+    #[error("`{0}` keeps changing while it is copied")]
+    KeepsChanging(&'p VirtualPath),
+    #[error(
+        "{count} of {total} files were changed during the move, including `{first}`: they were not deleted"
+    )]
+    Changed { first: &'p VirtualPath, count: usize, total: usize, to: &'p VirtualPath },
+}
+
+impl From<Untransferred<'_>> for Error {
+    fn from(why: Untransferred<'_>) -> Self {
+        use ErrorKind::{Conflict, InvalidInput};
+        let (kind, path, hint) = match why {
+            Untransferred::Same(from) | Untransferred::TargetInside { from, .. } => {
+                (InvalidInput, from, Hint::plain("choose a target outside the source"))
+            }
+            Untransferred::InsideTarget { from, to, name } => {
+                (InvalidInput, from, format!("name it in the target: `{to}/{name}`").into())
+            }
+            Untransferred::Root(from) => (InvalidInput, from, "copy a mount, or a path in it".into()),
+            Untransferred::KeepsChanging(from) => {
+                (Conflict, from, "try again when it no longer changes".into())
+            }
+            Untransferred::Changed { first, to, .. } => {
+                (Conflict, first, format!("`{to}` contains their earlier versions; move them again").into())
+            }
+        };
+        let error = Self::new(kind, why.to_string()).at(path).with_hint(hint);
+        // A move that was done in part would find its target occupied.
+        if matches!(why, Untransferred::Changed { .. }) { error.lasting() } else { error }
+    }
 }
 
 fn is_inside(inner: &VirtualPath, outer: &VirtualPath) -> bool {

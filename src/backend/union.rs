@@ -207,8 +207,9 @@ impl Union {
         let Broken { library, error, .. } = broken;
         let message =
             format!("`{path}` is unavailable, because {library} cannot be read: {}", error.message());
-        let error = Error::new(ErrorKind::Unavailable, message).at(path);
-        Err(error.with_hint("skills of libraries that come before it can still be read"))
+        let hint = "skills of earlier libraries can still be read";
+        let unavailable = Error::new(ErrorKind::Unavailable, message).at(path).with_hint(hint);
+        Err(if error.is_retryable() { unavailable } else { unavailable.lasting() })
     }
 
     /// What the index of a published library tells of a skill's `SKILL.md`.

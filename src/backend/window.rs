@@ -9,7 +9,7 @@ use super::file::{Content, File, binary_file, changed_while_read};
 use super::lines::{LineIndex, LineWatcher};
 use super::read::{TextFile, Window};
 use crate::cache::{About, Detail, Key};
-use crate::error::Result;
+use crate::error::{Hint, Result};
 use crate::store::{Body, ByteRange};
 use crate::text::{self, Binary, LineWindow, StreamDecoder, StreamError};
 
@@ -18,8 +18,8 @@ const FIRST_RANGE: u64 = 256 * 1024;
 const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
 
 /// The ways out of `too_large`.
-const WINDOW: &str = "read a window of its lines: `--offset N --limit N`";
-const FEWER_LINES: &str = "ask for fewer lines: a smaller `--limit`";
+const WINDOW: Hint = Hint::ReadWindow;
+const FEWER_LINES: Hint = Hint::FewerLines;
 
 impl S3Backend {
     /// The text of a file, or a window of it.
@@ -118,7 +118,7 @@ impl S3Backend {
                 watcher.watch(&piece, decoder.is_ascii());
             }
             let held = lines.text_bytes() as u64;
-            self.check_size(path, held, "bytes are in this window already", FEWER_LINES)?;
+            self.check_size(path, held, "bytes in this window so far", FEWER_LINES)?;
             if at == meta.size || lines.is_past_the_window() {
                 return Ok(Ok(at == meta.size));
             }

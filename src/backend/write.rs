@@ -7,10 +7,11 @@ use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
 use tracing::instrument;
 
+use super::file::is_directory;
 use super::pieces::Reader;
 use super::{FileBytes, S3Backend};
 use crate::ambient::Instant;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{Condition, History, ObjectProperties, PartSource, Payload, Put, Write, WriteId};
@@ -140,8 +141,8 @@ impl S3Backend {
     pub async fn capabilities(&self) -> Result<Capabilities> {
         let targets = self.mounts().filter_map(|mount| self.mounts.target(mount.path()).ok());
         let target = targets.last().ok_or_else(|| {
-            Error::new(ErrorKind::ReadOnly, "this session has no mount that it may write to")
-                .with_hint("open the session with a thread")
+            Error::new(ErrorKind::ReadOnly, "this session has no writable mount")
+                .with_hint(Hint::OpenWith { mount: None, identities: vec!["thread"] })
         })?;
         Ok(Capabilities { conditional_writes: self.honors_conditions(&target).await? })
     }
@@ -160,14 +161,7 @@ impl S3Backend {
         if self.accepts_lost_updates {
             return Ok(false);
         }
-        Err(Error::new(
-            ErrorKind::Unavailable,
-            format!("cannot change `{}` safely: the storage does no conditional writes", target.path),
-        )
-        .at(&target.path)
-        .with_hint(
-            "overwrite the whole file, or accept that others' changes may be lost (`--accept-lost-updates`)",
-        ))
+        Err(Unwritten::NoConditions(&target.path).into())
     }
 
     #[instrument(name = "write", skip_all, fields(?path, ?mode, bytes = content.len()))]
@@ -199,9 +193,9 @@ impl S3Backend {
         let target = self.mounts.target(path)?;
         match target.key.clone() {
             Some(key) => Ok((target, key)),
-            None => Err(Error::new(ErrorKind::IsDirectory, format!("`{path}` is a directory"))
-                .at(path)
-                .with_hint(format!("name a file in it, such as `{path}/notes.md`"))),
+            None => {
+                Err(is_directory(path).with_hint(format!("name a file in it, such as `{path}/notes.md`")))
+            }
         }
     }
 
@@ -349,44 +343,79 @@ fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
     if named && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, format!("`{}` is no ETag", crate::error::shorten(etag)))
-        .at(path)
-        .with_hint("take it from `stat` or from the answer to an earlier write"))
+    Err(Unwritten::NotAnEtag { path, etag: shorten(etag) }.into())
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+enum Unwritten<'p> {
+    #[error("cannot change `{0}` safely: the storage ignores conditional writes")]
+    NoConditions(&'p VirtualPath),
+    #[error("`{etag}` is not an ETag")]
+    NotAnEtag { path: &'p VirtualPath, etag: String },
+    #[error("`{0}` already exists")]
+    Exists(&'p VirtualPath),
+    #[error("`{path}` is not the version `{expected}`: its ETag is now `{etag}`")]
+    OtherVersion { path: &'p VirtualPath, expected: &'p str, etag: &'p str },
+    #[error("`{path}` is not the version `{expected}`: it does not exist")]
+    NoVersion { path: &'p VirtualPath, expected: &'p str },
+    #[error("`{0}` is being changed too often by other writers")]
+    Busy(&'p VirtualPath),
+    #[error("`{path}` was changed by another writer: its ETag is now `{etag}`")]
+    Changed { path: &'p VirtualPath, etag: &'p str },
+    #[error("`{0}` was changed by another writer: it no longer exists")]
+    Deleted(&'p VirtualPath),
+}
+
+impl From<Unwritten<'_>> for Error {
+    fn from(why: Unwritten<'_>) -> Self {
+        const READ_AGAIN: &str = "nothing was written; read it again, then retry";
+        use ErrorKind::{AlreadyExists, Conflict, InvalidInput, Unavailable};
+        let (kind, path, hint) = match why {
+            Unwritten::NoConditions(path) => (Unavailable, path, Hint::AcceptLostUpdates),
+            Unwritten::NotAnEtag { path, .. } => (
+                InvalidInput,
+                path,
+                "use the ETag of the entry, or the one that an earlier write returned".into(),
+            ),
+            Unwritten::Exists(path) => {
+                (AlreadyExists, path, "choose another name, or overwrite it on purpose".into())
+            }
+            Unwritten::NoVersion { path, .. } => {
+                (Conflict, path, "nothing was written; to create it, write it without a condition".into())
+            }
+            Unwritten::Busy(path) => (Conflict, path, "nothing was written; try again later".into()),
+            Unwritten::OtherVersion { path, .. }
+            | Unwritten::Changed { path, .. }
+            | Unwritten::Deleted(path) => (Conflict, path, READ_AGAIN.into()),
+        };
+        let error = Self::new(kind, why.to_string()).at(path).with_hint(hint);
+        // Only the writer who finds the file busy can succeed with the same call.
+        if matches!(why, Unwritten::Busy(_)) { error } else { error.lasting() }
+    }
 }
 
 pub(super) fn already_exists(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::AlreadyExists, format!("`{path}` already exists"))
-        .at(path)
-        .with_hint("choose another name, or overwrite it on purpose")
+    Unwritten::Exists(path).into()
 }
 
 /// The file is not the version that was named.
 fn another_version(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Error {
-    let (now, hint) = match etag {
-        Some(etag) => (format!("its ETag is now `{etag}`"), "nothing was written; read it again, then retry"),
-        None => {
-            ("it is not there".to_owned(), "nothing was written; to create it, write it without a condition")
-        }
-    };
-    Error::new(ErrorKind::Conflict, format!("`{path}` is not the version `{wanted}`: {now}"))
-        .at(path)
-        .with_hint(hint)
+    match etag {
+        Some(etag) => Unwritten::OtherVersion { path, expected: wanted, etag }.into(),
+        None => Unwritten::NoVersion { path, expected: wanted }.into(),
+    }
 }
 
 /// Others were at it all the time.
 pub(super) fn busy(path: &VirtualPath) -> Error {
-    Error::new(ErrorKind::Conflict, format!("`{path}` is being changed by others all the time"))
-        .at(path)
-        .with_hint("nothing was written; try again when they are done")
+    Unwritten::Busy(path).into()
 }
 
 /// Another writer was there first.
 pub(super) fn changed(path: &VirtualPath, etag: Option<&str>) -> Error {
-    let now = match etag {
-        Some(etag) => format!("its ETag is now `{etag}`"),
-        None => "it is no longer there".to_owned(),
-    };
-    Error::new(ErrorKind::Conflict, format!("`{path}` was changed by another writer: {now}"))
-        .at(path)
-        .with_hint("nothing was written; read it again, then retry")
+    match etag {
+        Some(etag) => Unwritten::Changed { path, etag }.into(),
+        None => Unwritten::Deleted(path).into(),
+    }
 }

@@ -175,7 +175,7 @@ impl<T: Cached> Kept<T> {
 impl Kept<dyn Any + Send + Sync> {
     /// With its type, which is part of every key.
     pub(super) fn typed<T: Cached>(self) -> Result<Kept<T>> {
-        let wrong = |_| Error::new(ErrorKind::Internal, "a cache entry has another type than its key");
+        let wrong = |_| Error::new(ErrorKind::Internal, "the type of a cache entry does not match its key");
         Ok(Kept { value: self.value.downcast().map_err(wrong)?, since: self.since })
     }
 }

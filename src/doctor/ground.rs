@@ -1,7 +1,7 @@
 //! What everything else stands on: endpoint, bucket, region, credentials, clock. And versioning, which comes with it.
 
-use super::{Check, aws, shell};
-use crate::error::{Error, shorten};
+use super::{Check, address};
+use crate::error::{CredentialsFault, Error, Hint, shorten};
 use crate::store::{Heard, Reason, Store, Trouble, Versioning};
 
 /// A clock that is further off is worth a word, and S3 takes 15 minutes at most.
@@ -35,9 +35,9 @@ pub(super) async fn look(store: &Store) -> Ground {
             Check::note(
                 "versioning",
                 match reason {
-                    Reason::Refused => "these credentials may not ask whether older versions are kept",
+                    Reason::Refused => "these credentials may not read whether versioning is on",
                     _ if store.is_embedded() => "the embedded store keeps no older versions of files",
-                    _ => "this server cannot say whether older versions are kept",
+                    _ => "this server does not report whether versioning is on",
                 },
             )
         }
@@ -65,16 +65,16 @@ type Stop<'t> = Option<(&'t Reason, &'t Error)>;
 /// Why what comes behind it is not looked at.
 fn because(reason: &Reason) -> &'static str {
     match reason {
-        Reason::NoCredentials => "there are no credentials to ask with",
+        Reason::NoCredentials => "there are no credentials",
         Reason::UnknownKey | Reason::BadSignature | Reason::Expired | Reason::BadToken => {
             "the credentials are not accepted"
         }
-        Reason::Skewed => "the storage refuses everything while the clock is off",
-        Reason::OtherRegion(_) => "the wrong region was asked",
+        Reason::Skewed => "the storage refuses all requests while the clock is wrong",
+        Reason::OtherRegion(_) => "the region is wrong",
         Reason::NoBucket | Reason::BadBucketName => "there is no bucket",
         Reason::Unreachable => "the storage cannot be reached",
-        Reason::Timeout => "the storage does not answer",
-        _ => "the storage does not answer as it should",
+        Reason::Timeout => "the storage does not respond",
+        _ => "the storage does not respond like S3",
     }
 }
 
@@ -93,8 +93,8 @@ fn endpoint(store: &Store, trouble: Stop<'_>) -> Check {
         )) => Check::failed("endpoint", error),
         _ if store.is_embedded() => Check::good("endpoint", "the embedded store, in this process"),
         _ => match store.endpoint() {
-            Some(url) => Check::good("endpoint", format!("`{}` answers", shorten(url))),
-            None => Check::good("endpoint", "AWS S3 answers"),
+            Some(url) => Check::good("endpoint", format!("`{}` responds", shorten(url))),
+            None => Check::good("endpoint", "AWS S3 responds"),
         },
     }
 }
@@ -102,33 +102,17 @@ fn endpoint(store: &Store, trouble: Stop<'_>) -> Check {
 fn bucket(store: &Store, heard: &Heard, trouble: Stop<'_>, may_ask: bool) -> Check {
     let name = store.name();
     match trouble {
-        Some((Reason::NoBucket, _)) => {
-            Check::wrong("bucket", format!("the bucket `{name}` does not exist")).fix(make(store, heard))
-        }
+        Some((Reason::NoBucket, _)) => Check::wrong("bucket", format!("the bucket `{name}` does not exist"))
+            .fix(Hint::CreateBucket(address(store, heard.region.as_deref()))),
         Some((Reason::BadBucketName, error)) => Check::failed("bucket", error),
         Some((Reason::OtherRegion(_), _)) => {
-            Check::good("bucket", format!("`{name}` is there, in another region"))
+            Check::good("bucket", format!("`{name}` exists, in another region"))
         }
         Some((reason, _)) => Check::skipped("bucket", because(reason)),
-        None if may_ask => Check::good("bucket", format!("`{name}` is there")),
-        None => Check::note(
-            "bucket",
-            format!("`{name}` is there, and these credentials may not be asked about it"),
-        ),
-    }
-}
-
-/// How a bucket is made.
-fn make(store: &Store, heard: &Heard) -> String {
-    const OTHER: &str = "or name another with `--bucket`";
-    let mb = format!("s3 mb s3://{}", shell(store.name()));
-    if store.is_embedded() {
-        return format!("write a file to make it, {OTHER}");
-    }
-    let region = heard.region.as_ref().map_or(String::new(), |region| format!(" --region {region}"));
-    match store.endpoint() {
-        Some(_) => format!("{}, {OTHER}; `localstack/start` makes one to try", aws(store, &mb)),
-        None => format!("{}, or apply terraform/, {OTHER}", aws(store, &format!("{mb}{region}"))),
+        None if may_ask => Check::good("bucket", format!("`{name}` exists")),
+        None => {
+            Check::note("bucket", format!("`{name}` exists; these credentials may not read its settings"))
+        }
     }
 }
 
@@ -136,20 +120,19 @@ fn region(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     let asked = heard.region.as_deref().unwrap_or("?");
     match trouble {
         Some((Reason::OtherRegion(Some(region)), _)) => {
-            Check::wrong("region", format!("the bucket lies in `{region}`, and `{asked}` was asked"))
-                .fix(format!("`--region {0}`, or `export AWS_REGION={0}`", shell(region)))
+            Check::wrong("region", format!("the bucket is in `{region}`, but the region is set to `{asked}`"))
+                .fix(Hint::SetRegion { region: Some(region.clone()), bucket: address(store, None) })
         }
         Some((Reason::OtherRegion(None), _)) => {
-            let tell = aws(store, &format!("s3api get-bucket-location --bucket {}", shell(store.name())));
-            Check::wrong("region", format!("the bucket lies in another region than `{asked}`"))
-                .fix(format!("{tell} tells which; then `--region REGION`, or `export AWS_REGION=REGION`"))
+            Check::wrong("region", format!("the bucket is in another region than `{asked}`"))
+                .fix(Hint::SetRegion { region: None, bucket: address(store, None) })
         }
         Some((reason, _)) => Check::skipped("region", because(reason)),
         None if store.is_embedded() => Check::good("region", "the embedded store has none"),
         None => match &heard.bucket_region {
             Some(region) if region != asked => Check::note(
                 "region",
-                format!("the bucket says that it lies in `{region}`; `{asked}` was asked, and answers"),
+                format!("the bucket reports the region `{region}`; requests to `{asked}` work, too"),
             ),
             _ => Check::good("region", format!("`{asked}`")),
         },
@@ -158,25 +141,21 @@ fn region(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
 
 fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     let key = heard.key_end.as_ref().map_or("the access key".to_owned(), |end| format!("access key …{end}"));
-    let wrong = |found: String, fix: &str| Check::wrong("credentials", found).fix(fix);
+    let wrong = |found: String, fault| Check::wrong("credentials", found).fix(Hint::FixCredentials(fault));
     match trouble {
         Some((Reason::NoCredentials, error)) => Check::failed("credentials", error),
-        Some((Reason::UnknownKey, _)) => wrong(
-            format!("the storage does not know {key}"),
-            "set AWS_ACCESS_KEY_ID, or AWS_PROFILE, to a key of this account; `aws configure list` shows where it comes from",
-        ),
-        Some((Reason::BadSignature, _)) => wrong(
-            format!("the secret does not belong to {key}"),
-            "set AWS_SECRET_ACCESS_KEY again, together with its AWS_ACCESS_KEY_ID; look for a character that is missing",
-        ),
-        Some((Reason::Expired, _)) => wrong(
-            format!("the temporary credentials with {key} have expired"),
-            "renew them: `aws sso login`, or whatever gave them to you; then set AWS_SESSION_TOKEN with its key and secret",
-        ),
-        Some((Reason::BadToken, _)) => wrong(
-            format!("the session token does not go with {key}"),
-            "set AWS_SESSION_TOKEN together with its key and secret; for a permanent key `unset AWS_SESSION_TOKEN`",
-        ),
+        Some((Reason::UnknownKey, _)) => {
+            wrong(format!("the storage does not know {key}"), CredentialsFault::UnknownKey)
+        }
+        Some((Reason::BadSignature, _)) => {
+            wrong(format!("the secret does not belong to {key}"), CredentialsFault::WrongSecret)
+        }
+        Some((Reason::Expired, _)) => {
+            wrong(format!("the temporary credentials with {key} have expired"), CredentialsFault::Expired)
+        }
+        Some((Reason::BadToken, _)) => {
+            wrong(format!("the session token does not belong to {key}"), CredentialsFault::WrongToken)
+        }
         // Who may ask is looked at before what is asked for.
         None | Some((Reason::NoBucket, _)) if store.is_embedded() => {
             Check::good("credentials", "the embedded store's own")
@@ -190,17 +169,17 @@ fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
 }
 
 fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
-    const SET: &str = "set the clock of this machine: `sudo timedatectl set-ntp true`";
+    const SET: Hint = Hint::SetClock;
     let refused = matches!(trouble, Some((Reason::Skewed, _)));
     match (heard.ahead, trouble) {
         // The page of a proxy has the proxy's time.
         (_, Some((reason @ (Reason::NotS3 | Reason::Other), _))) => Check::skipped("clock", because(reason)),
         (None, _) if refused => {
-            Check::wrong("clock", "this machine's clock is off, and the storage refuses for it").fix(SET)
+            Check::wrong("clock", "this machine's clock is wrong, so the storage refuses requests").fix(SET)
         }
         (None, Some((reason, _))) => Check::skipped("clock", because(reason)),
         (None, None) if store.is_embedded() => Check::good("clock", "this machine's own"),
-        (None, None) => Check::note("clock", "the storage does not tell the time"),
+        (None, None) => Check::note("clock", "the storage does not report its time"),
         (Some(ahead), _) => {
             let off = ahead.saturating_abs();
             let way = if ahead > 0 { "behind" } else { "ahead of" };
@@ -209,7 +188,7 @@ fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
                 _ if refused || off > CLOCK_WRONG => Check::wrong("clock", found).fix(SET),
                 _ if off > CLOCK_WARNING => Check::warning("clock", found).fix(SET),
                 _ if off > CLOCK_EXACT => Check::good("clock", found),
-                _ => Check::good("clock", "as the storage's, to within 5 seconds"),
+                _ => Check::good("clock", "within 5 seconds of the storage's"),
             }
         }
     }
@@ -235,20 +214,12 @@ fn roughly(seconds: i64) -> String {
 fn versioning(store: &Store, heard: &Heard, told: Versioning) -> Check {
     let lost = match told {
         Versioning::Enabled => {
-            return Check::good("versioning", "on: what is overwritten or deleted can be brought back");
+            return Check::good("versioning", "on: what is overwritten or deleted can be restored");
         }
-        Versioning::Suspended => "suspended: what is overwritten or deleted from now on is gone",
-        Versioning::Off => "off: what is overwritten or deleted is gone",
+        Versioning::Suspended => "suspended: what is overwritten or deleted from now on is lost",
+        Versioning::Off => "off: what is overwritten or deleted is lost",
     };
-    let region = match (store.endpoint(), &heard.region) {
-        (None, Some(region)) => format!(" --region {region}"),
-        _ => String::new(),
-    };
-    let bucket = shell(store.name());
-    let command = format!(
-        "s3api put-bucket-versioning --bucket {bucket} --versioning-configuration Status=Enabled{region}"
-    );
-    Check::note("versioning", lost).fix(aws(store, &command))
+    Check::note("versioning", lost).fix(Hint::EnableVersioning(address(store, heard.region.as_deref())))
 }
 
 #[cfg(test)]

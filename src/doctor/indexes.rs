@@ -1,9 +1,9 @@
 //! What kind of library it is, whether its index can be used, and whether others have changed its mirror.
 
-use super::{Check, CheckList, arn, flag, plural, shell};
+use super::{Check, CheckList, arn, plural};
 use crate::admin::{LibraryKind, Overview};
 use crate::backend::S3Backend;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, Hint};
 use crate::mount::Library;
 use crate::store::{Reason, Trouble};
 
@@ -14,21 +14,18 @@ const NAMES: usize = 3;
 pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut CheckList) -> Check {
     const NAME: &str = "index";
     let backend = backend.fresh();
-    let flag = flag(library);
-    let repair = format!("skillfs admin verify {flag} --repair");
     let overview = match Overview::of(&backend, library).await {
         Ok(overview) => overview,
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            return Check::wrong(NAME, "damaged: sessions cannot read the library").fix(format!(
-                "`skillfs admin verify {flag}` lists the releases that it can be restored from"
-            ));
+            return Check::wrong(NAME, "damaged: sessions cannot read the library")
+                .fix(Hint::RestoreRelease { intact: Vec::new() });
         }
-        Err(error) if error.kind() == ErrorKind::Unavailable && error.message().contains("too new") => {
+        Err(error) if error.hint() == Some(&Hint::Upgrade) => {
             return Check::wrong(
                 NAME,
                 "a later version of skillfs wrote it: sessions cannot read the library",
             )
-            .fix("upgrade skillfs");
+            .fix(Hint::Upgrade);
         }
         Err(error) if error.is_forbidden() => {
             let (store, key) = (backend.store(), library.index());
@@ -45,16 +42,16 @@ pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Chec
     };
     if overview.lost_index {
         return Check::wrong(NAME, "the library has releases and no index: it is read as plain")
-            .fix(format!("`skillfs admin verify {flag}` lists the releases that it can be restored from"));
+            .fix(Hint::RestoreRelease { intact: Vec::new() });
     }
     let skills = plural(overview.skills, "skill", "skills");
     match overview.kind {
         LibraryKind::Empty => {
-            return Check::note(NAME, "the library is empty").fix(format!("`skillfs admin push DIR {flag}`"));
+            return Check::note(NAME, "the library is empty").fix(Hint::PushSkills);
         }
         LibraryKind::Plain => {
             return Check::note(NAME, format!("plain, {skills}: a catalog costs a request for each skill"))
-                .fix(format!("`skillfs admin index {flag} --publish`, unless other programs write to it"));
+                .fix(Hint::PublishLibrary);
         }
         LibraryKind::Published => {}
     }
@@ -69,22 +66,20 @@ pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut Chec
             let keys = plural(mirror.drift.len() as u64, "key", "keys");
             let names = names.join(", ");
             let found = format!("others have changed {keys}; no session sees these changes: {names}{more}");
-            return Check::warning(NAME, found).fix(format!(
-                "`skillfs admin index {flag}` publishes them; `{repair} --overwrite` reverts them"
-            ));
+            return Check::warning(NAME, found).fix(Hint::PublishOrRevert);
         }
         if mirror.behind > 0 {
             let keys = plural(mirror.behind, "key of its mirror is", "keys of its mirror are");
             let found = format!("release {} is published, but {keys} not up to date", overview.release);
-            return Check::warning(NAME, found).fix(format!("`{repair}`, or push again"));
+            return Check::warning(NAME, found).fix(Hint::CompleteMirror);
         }
     }
     if let Some((skill, release)) = overview.lost_pins.first() {
         return Check::warning(
             NAME,
-            format!("`{skill}` is pinned to release {release}, which is not listed any more"),
+            format!("`{skill}` is pinned to release {release}, which is no longer listed"),
         )
-        .fix(format!("`skillfs admin unpin {} {flag}`", shell(skill)));
+        .fix(Hint::Unpin(skill.clone()));
     }
     Check::good(NAME, format!("published: release {}, {skills}", overview.release))
 }

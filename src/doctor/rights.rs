@@ -1,8 +1,8 @@
 //! What the session may do, and what it may not: asked with its own credentials.
 
-use super::{Check, CheckList, NO_SESSION, SILENT, VisiblePrefix, arn, aws, bucket_arn, shell};
+use super::{Check, CheckList, NO_SESSION, SILENT, VisiblePrefix, address, arn, bucket_arn, open_with};
 use crate::backend::S3Backend;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::id::ThreadId;
 use crate::mount::{Access, Grants, Identity, Library, MOUNTS, MountSpec, Mounts, Session, WritableKey};
 use crate::path::{VirtualPath, WORKING_DIRECTORY};
@@ -76,8 +76,8 @@ pub(super) async fn look(
             check
         } else {
             let check = Check::skipped("write", "read-only in this session");
-            match place.mount.spec().grant_flag() {
-                Some(grant) => check.fix(format!("add `--grant {grant}` to look at that, too")),
+            match place.mount.spec().grant() {
+                Some(_) => check.fix(Hint::GrantWrite { mount: place.mount.path().to_string() }),
                 None => check,
             }
         });
@@ -119,19 +119,19 @@ async fn read(
     let allow = format!("allow s3:GetObject on {}", arn(store, prefix));
     match store.try_read(&key).await {
         Ok(true) => Check::good("read", "allowed"),
-        Ok(false) => Check::good("read", "allowed: a file that is not there is said to be missing"),
+        Ok(false) => Check::good("read", "allowed: a file that does not exist is reported as missing"),
         Err(Trouble { reason: Reason::Refused, .. }) if there.is_some() => {
             Check::wrong("read", format!("refused: these credentials may not read below `{prefix}`"))
-                .fix(format!("{allow}, and kms:Decrypt where a key encrypts it"))
+                .fix(format!("{allow}, and kms:Decrypt if a key encrypts it"))
         }
         Err(Trouble { reason: Reason::Refused, .. }) if !listed => {
-            Check::skipped("read", "it cannot be told while listing is refused")
+            Check::skipped("read", "unknown while listing is refused")
         }
         Err(Trouble { reason: Reason::Refused, .. }) => Check::note(
             "read",
-            format!("refused for a file that is not there, and `{prefix}` has none to tell by"),
+            format!("refused for a file that does not exist, and `{prefix}` has no file to test with"),
         )
-        .fix(format!("{allow}; if it is, put a file there and look again")),
+        .fix(format!("{allow}; if it is allowed, write a file there and check again")),
         Err(trouble) => line.troubled("read", &trouble),
     }
 }
@@ -144,14 +144,14 @@ async fn write(store: &Store, mounts: &Mounts, place: &VisiblePrefix, line: &mut
     let prefix = place.directory.prefix().as_str();
     let allow = |actions: &str| format!("allow {actions} on {}", arn(store, prefix));
     match probe(store, &key, false).await {
-        Probed::Gone => Check::good("write", "allowed: an object was made, and deleted again"),
+        Probed::Gone => Check::good("write", "allowed: an object was written and deleted"),
         Probed::Left(error) => {
             let why = match error.kind() {
                 ErrorKind::Denied => "deleting is refused",
                 _ => error.message(),
             };
-            Check::wrong("write", format!("`{}` was made and is left behind: {why}", key.as_str()))
-                .fix(format!("{}, then {}", allow("s3:DeleteObject"), remove(store, &key)))
+            Check::wrong("write", format!("`{}` was written and could not be deleted: {why}", key.as_str()))
+                .fix(Hint::Steps(vec![allow("s3:DeleteObject").into(), remove(store, &key)]))
         }
         Probed::Not(Trouble { reason: Reason::Refused, .. }) => {
             Check::wrong("write", format!("refused: these credentials may not write below `{prefix}`"))
@@ -160,14 +160,14 @@ async fn write(store: &Store, mounts: &Mounts, place: &VisiblePrefix, line: &mut
         Probed::Not(trouble) => line.troubled("write", &trouble),
         Probed::Lost(trouble) => {
             line.note(&trouble.reason);
-            let found = format!("`{}` may be left behind: {}", key.as_str(), trouble.error.message());
+            let found = format!("`{}` may be left in the bucket: {}", key.as_str(), trouble.error.message());
             Check::wrong("write", found).fix(remove(store, &key))
         }
     }
 }
 
-fn remove(store: &Store, key: &WritableKey) -> String {
-    aws(store, &format!("s3 rm {}", shell(&format!("s3://{}/{}", store.name(), key.as_str()))))
+fn remove(store: &Store, key: &WritableKey) -> Hint {
+    Hint::DeleteObject { bucket: address(store, None), key: key.as_str().to_owned() }
 }
 
 /// Does work in a task of its own, to its end: who goes away in between leaves nothing behind.
@@ -199,7 +199,7 @@ async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
             },
         }
     };
-    to_the_end("looking whether it may be written", work)
+    to_the_end("testing whether it may be written", work)
         .await
         .unwrap_or_else(|error| Probed::Not(Trouble { reason: Reason::Other, error }))
 }
@@ -215,29 +215,29 @@ pub(super) async fn conditional_writes(
     line: &mut CheckList,
 ) -> Check {
     const NAME: &str = "conditional writes";
-    const MINDED: &str = "minded: nobody's change is overwritten unseen";
+    const HONORED: &str = "honored: no change is overwritten unseen";
     if backend.store().capabilities().knows_puts() {
-        return Check::good(NAME, MINDED);
+        return Check::good(NAME, HONORED);
     }
     match written {
         None if backend.mounts().next().is_none() => return Check::skipped(NAME, NO_SESSION),
         None => {
-            return Check::skipped(NAME, "there is no mount to try them in")
-                .fix(format!("add {}", Identity::flags([Identity::Thread])));
+            return Check::skipped(NAME, "there is no mount to test them in")
+                .fix(open_with([Identity::Thread]));
         }
-        Some(false) => return Check::skipped(NAME, "writing does not work"),
+        Some(false) => return Check::skipped(NAME, "writing fails"),
         Some(true) => {}
     }
     let asking = backend.clone();
     let asked =
-        to_the_end("looking whether conditions are minded", async move { asking.capabilities().await });
+        to_the_end("testing whether conditions are honored", async move { asking.capabilities().await });
     match asked.await.flatten() {
-        Ok(can) if can.conditional_writes => Check::good(NAME, MINDED),
+        Ok(can) if can.conditional_writes => Check::good(NAME, HONORED),
         Ok(_) => Check::warning(
             NAME,
-            "this server ignores them: edits, appends and publishing are refused, as others' changes could be lost",
+            "this server ignores them: edits, appends and publishing are refused, because concurrent changes could be lost",
         )
-        .fix("use a server that has them, or accept it for each change: `--accept-lost-updates`"),
+        .fix(Hint::AcceptLostUpdates),
         Err(error) => line.failed(NAME, &error),
     }
 }
@@ -251,41 +251,41 @@ pub(super) async fn confinement(
 ) -> Check {
     const NAME: &str = "confinement";
     if store.is_embedded() {
-        return Check::note(NAME, "the embedded store knows no users; only skillfs keeps tenants apart");
+        return Check::note(NAME, "the embedded store has no users; only skillfs keeps tenants apart");
     }
     if !confined {
         return Check::note(
             NAME,
             "all sessions run on this process's own credentials; only skillfs keeps tenants apart",
         )
-        .fix("`--role-arn ARN`, see terraform/README.md");
+        .fix(Hint::UseRole);
     }
     let Trespasses { mut allowed, unclear, left, perhaps_left } = match trespass(store, session, line).await {
         Ok(trespasses) => trespasses,
         Err(error) => return Check::failed(NAME, &error),
     };
     if !allowed.is_empty() {
-        allowed.extend(left.iter().map(|key| format!("`{}` is left behind", key.as_str())));
-        allowed.extend(perhaps_left.iter().map(|key| format!("`{}` may be left behind", key.as_str())));
-        let mut fix = "narrow the role and its session policy: see terraform/README.md".to_owned();
-        for key in left.iter().chain(&perhaps_left) {
-            fix += &format!("; then {}", remove(store, key));
-        }
+        allowed.extend(left.iter().map(|key| format!("`{}` is left in the bucket", key.as_str())));
+        allowed
+            .extend(perhaps_left.iter().map(|key| format!("`{}` may be left in the bucket", key.as_str())));
+        let narrow = Hint::plain("narrow the role and its session policy: see terraform/README.md");
+        let remove = left.iter().chain(&perhaps_left).map(|key| remove(store, key));
+        let fix = Hint::Steps([narrow].into_iter().chain(remove).collect());
         return Check::wrong(NAME, format!("broken: {}", allowed.join("; "))).fix(fix);
     }
     match unclear {
         Some(error) => {
-            let mut found = format!("cannot be told: {}", error.message());
-            let mut fix = error.hint().map(str::to_owned);
+            let mut found = format!("unknown: {}", error.message());
+            let mut steps: Vec<Hint> = error.hint().cloned().into_iter().collect();
             for key in &perhaps_left {
-                found += &format!("; `{}` may be left behind", key.as_str());
-                fix = Some([fix.as_deref().unwrap_or_default(), &remove(store, key)].join("; then "));
+                found += &format!("; `{}` may be left in the bucket", key.as_str());
+                steps.push(remove(store, key));
             }
-            Check { fix, ..Check::warning(NAME, found) }
+            Check { fix: Some(Hint::Steps(steps)), ..Check::warning(NAME, found) }
         }
         None => Check::good(
             NAME,
-            "kept: S3 refuses this session other threads, lists of who else there is, and writing to libraries",
+            "enforced: S3 refuses this session other threads, lists of other tenants, and writes to libraries",
         ),
     }
 }
@@ -339,7 +339,7 @@ async fn trespass(store: &Store, session: &Session, line: &mut CheckList) -> Res
     for identity in [Identity::Thread, Identity::User] {
         let all = Mounts::of_all(identity);
         let what = match all.as_str() {
-            "" => "it may list the whole bucket".to_owned(),
+            "" => "it may list the entire bucket".to_owned(),
             prefix => format!("it may list `{prefix}`"),
         };
         if !line.broken {

@@ -21,7 +21,7 @@ impl Conditions {
     /// Those of the headers whose names begin with `prefix`: copies have conditions on their source, too.
     pub(super) fn of(headers: &HeaderMap, prefix: &str) -> S3Result<Self> {
         let header = |name: &str| headers.get(format!("{prefix}{name}")).map(HeaderValue::as_bytes);
-        let wrong = || s3_error!(InvalidArgument, "the condition is wrong");
+        let wrong = || s3_error!(InvalidArgument, "the condition is malformed");
         let tag = |name| header(name).map(ETagCondition::parse_http_header).transpose().map_err(|_| wrong());
         let time = |name| {
             let text = header(name).map(std::str::from_utf8).transpose().map_err(|_| wrong())?;
@@ -67,7 +67,7 @@ pub(super) fn write_condition(
     if_none_match: Option<ETagCondition>,
 ) -> S3Result<impl FnOnce(Option<&Record>) -> Result<(), Refusal> + Send + 'static> {
     if if_none_match.as_ref().is_some_and(|condition| !condition.is_any()) {
-        return Err(s3_error!(NotImplemented, "a write takes `If-None-Match: *` only"));
+        return Err(s3_error!(NotImplemented, "a write accepts only `If-None-Match: *`"));
     }
     Ok(move |old: Option<&Record>| match (old, if_match, if_none_match) {
         (Some(_), _, Some(_)) => Err(Refusal::Precondition),

@@ -67,12 +67,12 @@ impl Service {
         let sealed = upload.seal();
         let computed = computed(hasher);
         if sums.iter().any(|sum| !computed.contains(sum)) {
-            return Err(s3_error!(BadDigest, "the checksum does not fit the content"));
+            return Err(s3_error!(BadDigest, "the checksum does not match the content"));
         }
         if let Some(md5) = content_md5
             && base64_simd::STANDARD.encode_to_string(sealed.md5) != md5
         {
-            return Err(s3_error!(BadDigest, "the Content-MD5 does not fit the content"));
+            return Err(s3_error!(BadDigest, "the Content-MD5 does not match the content"));
         }
         Ok((sealed, sums))
     }

@@ -34,7 +34,7 @@ impl Drop for Ahead {
         let (db, owner) = (self.db.clone(), self.owner);
         let abandon = move || {
             if let Err(error) = db.abandon(owner) {
-                tracing::warn!("an abandoned upload is left to the next start: {error}");
+                tracing::warn!("an abandoned upload is left for the next start: {error}");
             }
         };
         // Without a runtime the process is about to end; the next start cleans up.

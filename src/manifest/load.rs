@@ -66,7 +66,7 @@ pub(crate) fn read_head(
     let text = match decode(content, size.whole, &mut log) {
         Ok(text) => text,
         Err(mime) => {
-            log.add(Severity::Error, "binary", None, format!("it is no text but {mime}"));
+            log.add(Severity::Error, "binary", None, format!("it is {mime}, not text"));
             return Some(Err(log.found));
         }
     };
@@ -78,11 +78,11 @@ pub(crate) fn read_head(
     if manifest.name.is_empty() {
         let place = if directory.is_empty() { derived.heading } else { Some(directory) };
         let Some(place) = place else {
-            log.add(Severity::Error, "empty", None, "there is neither a name nor a text");
+            log.add(Severity::Error, "empty", None, "there is neither a name nor any text");
             return Some(Err(log.found));
         };
         place.clone_into(&mut manifest.name);
-        log.warn("no-name", None, format!("no name; it is called `{}` by its place", manifest.name));
+        log.warn("no-name", None, format!("no name; it is named `{}` after its directory", manifest.name));
     }
     if manifest.description.is_empty() {
         manifest.described = false;
@@ -92,7 +92,7 @@ pub(crate) fn read_head(
             log.add(Severity::Error, "empty", None, message);
             return Some(Err(log.found));
         }
-        log.warn("no-description", None, "no description; the beginning of the text was taken for one");
+        log.warn("no-description", None, "no description; the beginning of the text is used");
     }
     advise(&manifest, directory, &mut log);
     Some(Ok(Document { manifest, body: parts.body.to_owned(), diagnostics: log.found }))
@@ -104,7 +104,7 @@ fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'
         return frontmatter;
     }
     let message =
-        format!("the frontmatter has {} bytes; {MAX_FRONTMATTER_BYTES} are read", frontmatter.len());
+        format!("the frontmatter has {} bytes; at most {MAX_FRONTMATTER_BYTES} are read", frontmatter.len());
     log.warn("long-frontmatter", Some(first_line), message);
     &frontmatter[..frontmatter.floor_char_boundary(MAX_FRONTMATTER_BYTES)]
 }
@@ -134,7 +134,7 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
     if content.starts_with(b"\xef\xbb\xbf") {
         log.add(Severity::Info, "bom", Some(1), "it starts with a byte order mark, which was removed");
     } else if encoding != encoding_rs::UTF_8 {
-        log.warn("encoding", None, format!("it is no UTF-8; it was read as {}", encoding.name()));
+        log.warn("encoding", None, format!("it is not UTF-8; it was read as {}", encoding.name()));
     }
     // The last character of a head may be cut.
     let text = match text {
@@ -176,7 +176,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<
         return Some(FileParts { frontmatter: "", first_line: 1, body: text });
     }
     if blank > 0 {
-        log.warn("blank-start", Some(1), "blank lines stand before the frontmatter");
+        log.warn("blank-start", Some(1), "there are blank lines before the frontmatter");
     }
     let first_line = skipped + 2;
     let inside = &start[opening.len()..];
@@ -188,7 +188,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<
             let body = if glued.is_empty() || content == "..." {
                 &inside[at + line.len()..]
             } else {
-                log.warn("glued-fence", Some(first_line + number), "text stands behind the closing `---`");
+                log.warn("glued-fence", Some(first_line + number), "there is text after the closing `---`");
                 &inside[at + (content.len() - glued.len())..]
             };
             return Some(FileParts { frontmatter: &inside[..at], first_line, body });

@@ -79,7 +79,7 @@ impl Quoted {
             for _ in 0..digits {
                 let digit = chars.next().and_then(|(_, c)| c.to_digit(16));
                 code = code.wrapping_mul(16)
-                    + digit.ok_or_else(|| format!("`\\{escape}` wants {digits} hex digits"))?;
+                    + digit.ok_or_else(|| format!("`\\{escape}` needs {digits} hex digits"))?;
             }
             // Half a surrogate pair is no character.
             Ok::<_, String>(char::from_u32(code).unwrap_or('\u{fffd}'))
@@ -102,7 +102,7 @@ impl Quoted {
             '_' => '\u{a0}',
             'L' => '\u{2028}',
             'P' => '\u{2029}',
-            other => return Err(format!("`\\{other}` is no escape")),
+            other => return Err(format!("`\\{other}` is not an escape")),
         });
         Ok(())
     }

@@ -9,7 +9,7 @@ pub(super) fn fields(text: &str, first_line: usize, log: &mut Log<'_>) -> Yaml {
         Ok(parsed) => return checked(parsed, first_line, log),
         Err(error) => error,
     };
-    let (line, why) = (Some(first_line + error.line - 1), format!("no valid YAML ({})", error.message));
+    let (line, why) = (Some(first_line + error.line - 1), format!("invalid YAML ({})", error.message));
     if let Ok(parsed) = yaml::parse(&quote_values(text)) {
         log.warn("quoted", line, format!("{why}; values were read as if they were quoted"));
         return checked(parsed, first_line, log);
@@ -25,7 +25,7 @@ fn checked((tree, duplicates): (Yaml, Vec<String>), first_line: usize, log: &mut
             0 => String::new(),
             more => format!(", and {more} more like it"),
         };
-        let message = format!("the key `{key}` stands twice{more}; the first value counts");
+        let message = format!("the key `{key}` appears twice{more}; the first value is used");
         log.warn("duplicate-key", None, message);
     }
     match tree {

@@ -69,7 +69,7 @@ impl Parser {
             }
             let indent = indent_of(line);
             if line[indent..].starts_with('\t') {
-                return Err(self.error("a tab cannot stand here; indent with spaces"));
+                return Err(self.error("a tab is not allowed here; indent with spaces"));
             }
             if !is_blank(line) {
                 return Ok(Some(indent));
@@ -85,7 +85,7 @@ impl Parser {
             let line = &self.lines[row];
             if !is_blank(line) && line.trim_start_matches(' ') != "..." {
                 self.row = row;
-                return Err(self.error("there is more behind the end of the document"));
+                return Err(self.error("there is more after the end of the document"));
             }
         }
         self.row = self.lines.len();
@@ -163,7 +163,7 @@ impl Parser {
             }
             // A merge key wants a map to merge.
             if key == "<<" && !matches!(value, Yaml::Map(_)) {
-                return Err(YamlError::at(first_row, "`<<` wants a map"));
+                return Err(YamlError::at(first_row, "`<<` needs a map"));
             }
             entries.push((key, value));
         }
@@ -243,7 +243,7 @@ impl Parser {
                     return Err(self.error("a key is too long"));
                 }
                 if key.contains('\t') {
-                    return Err(self.error("a tab cannot stand here"));
+                    return Err(self.error("a tab is not allowed here"));
                 }
                 if !key.is_empty() {
                     self.check_start(key)?;
@@ -278,7 +278,7 @@ impl Parser {
             ']' | '}' | ',' | '%' | '@' | '`' | '|' | '>' => {
                 "a plain value cannot start with this character; quote it"
             }
-            '\t' => "a tab cannot stand here; use a space",
+            '\t' => "a tab is not allowed here; use a space",
             '?' if second.is_none_or(|c| c == ' ') => "a long key cannot begin here",
             _ => return Ok(()),
         };
@@ -309,7 +309,7 @@ impl Parser {
                 return Ok(text);
             }
             if comment {
-                return Err(self.error("a text cannot go on behind a comment"));
+                return Err(self.error("a text cannot continue after a comment"));
             }
             rest.clone_into(&mut line);
         }
@@ -322,7 +322,7 @@ impl Parser {
             None => (line, false),
         };
         if content.contains('\t') {
-            return Err(self.error("a tab cannot stand in a plain text; quote it"));
+            return Err(self.error("a tab is not allowed in plain text; quote it"));
         }
         if content.contains(": ") || content.trim_end_matches(' ').ends_with(':') {
             return Err(self.error("a second colon in one line; quote the text"));
@@ -337,7 +337,7 @@ impl Parser {
         loop {
             if let Some(end) = quoted.feed(&line).map_err(|m| self.error(m))? {
                 if !nothing_follows(&line[end..]) {
-                    return Err(self.error("there is text behind the closing quote"));
+                    return Err(self.error("there is text after the closing quote"));
                 }
                 self.row += 1;
                 return Ok(quoted.text);

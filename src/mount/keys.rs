@@ -60,7 +60,7 @@ pub(super) fn check_length(path: &VirtualPath, bytes: usize) -> Result<()> {
 fn too_long(path: &VirtualPath, bytes: usize) -> Error {
     let path_shown = shorten(path.as_str());
     let message =
-        format!("invalid path `{path_shown}`: its key would have {bytes} bytes; S3 takes {MAX_KEY_BYTES}");
+        format!("invalid path `{path_shown}`: its key would have {bytes} bytes; S3 allows {MAX_KEY_BYTES}");
     Error::new(ErrorKind::InvalidPath, message).at(path).with_hint("use shorter or fewer directory names")
 }
 

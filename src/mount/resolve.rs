@@ -11,7 +11,7 @@ use super::library::{self, Library};
 use super::reach::Reach;
 use super::session::{Access, Owner, Session};
 use super::table::{Identity, LayerSpec, MOUNTS, MountSpec};
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
 use crate::path::{IntoPath, SKILLS, VirtualPath};
@@ -294,30 +294,26 @@ impl Mounts {
     /// [`ErrorKind::ReadOnly`] for all of `/skills`, be it there or not, for `/` and for every mount that
     /// the session was not granted.
     pub(crate) fn target(&self, path: &VirtualPath) -> Result<Target> {
-        let refused = |message: String, hint: &str| {
+        let refused = |message: String, hint: Hint| {
             Err(Error::new(ErrorKind::ReadOnly, message).at(path).with_hint(hint))
         };
         let Some(first) = path.segments().next() else {
             return refused(
-                "`/` holds the mounts and cannot be changed".to_owned(),
-                "write below `/workspace`",
+                "`/` contains the mounts and cannot be changed".to_owned(),
+                "write below `/workspace`".into(),
             );
         };
         if Self::is_layered(first) {
             return refused(
-                format!("`{path}` is read-only: `/{first}` takes no writes"),
-                "work in `/workspace`, on a copy (`cp`) where you need one; administrators publish skills",
+                format!("`{path}` is read-only: `/{first}` does not accept writes"),
+                Hint::WorkOnCopy,
             );
         }
         let Some(mount) = self.mount_of(path)? else { return Err(self.no_such_mount(path)) };
         if mount.access != Access::ReadWrite {
-            let way = match mount.spec.grant_flag() {
-                Some(grant) => format!("`--grant {grant}`"),
-                None => "without `--read-only`".to_owned(),
-            };
             return refused(
                 format!("`{path}` is read-only: this session may not write to `{}`", mount.path),
-                &format!("open the session with the grant to write it ({way})"),
+                Hint::GrantWrite { mount: mount.path.to_string() },
             );
         }
         let layer = &mount.layers[0];
@@ -341,10 +337,10 @@ impl Mounts {
         let hint = match path.segments().next().and_then(MountSpec::named) {
             Some(spec) => spec.needs(),
             None if names.is_empty() => {
-                let nouns = Identity::nouns(Identity::single());
-                format!("this session has no mounts: open it with {nouns}")
+                let identities = Identity::single().map(|identity| identity.spec().name).collect();
+                Hint::OpenWith { mount: None, identities }
             }
-            None => format!("this session has {}", names.join(", ")),
+            None => format!("this session has {}", names.join(", ")).into(),
         };
         Error::new(ErrorKind::NotFound, format!("no such file or directory: `{}`", shorten(path.as_str())))
             .at(path)

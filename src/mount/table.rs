@@ -8,6 +8,7 @@
 //! - The root of an identity is a word that no user may be called ([`RESERVED_USER_IDS`](crate::id::RESERVED_USER_IDS)).
 //! - [`MOUNTS`] is in the order of its names.
 
+use crate::error::Hint;
 use crate::path::SKILLS;
 
 /// One directory below `/`, in every session that has an identity it needs.
@@ -44,8 +45,6 @@ pub(crate) enum Contents {
     Files {
         /// What a session needs to write to them.
         grant: Grant,
-        /// The value of `--grant` that gives it; `None` where a session has it unless it is read-only.
-        flag: Option<&'static str>,
     },
 }
 
@@ -70,15 +69,10 @@ pub(crate) enum Identity {
 pub(crate) struct IdentitySpec {
     /// What stands before the id in a key: empty, or it ends with `/`.
     pub(crate) root: &'static str,
-    /// In messages, a `thread`; the flag of the command line, without its dashes; and the session tag of STS, with a
-    /// number behind it where there are several.
+    /// In messages, a `thread`; and the session tag of STS, with a number after it where there are several.
     pub(crate) name: &'static str,
-    /// The environment variable.
-    pub(crate) variable: &'static str,
-    /// Whether a session may have several: then the flag may be repeated, and the variable is a list between commas.
+    /// Whether a session may have several.
     pub(crate) several: bool,
-    /// What the flag does, for its help.
-    pub(crate) help: &'static str,
 }
 
 pub(crate) static MOUNTS: [MountSpec; 3] = [
@@ -93,12 +87,12 @@ pub(crate) static MOUNTS: [MountSpec; 3] = [
     MountSpec {
         name: "ticket",
         layers: &[LayerSpec { identity: Identity::Ticket, folder: "" }],
-        contents: Contents::Files { grant: Grant::Ticket, flag: Some("ticket-write") },
+        contents: Contents::Files { grant: Grant::Ticket },
     },
     MountSpec {
         name: "workspace",
         layers: &[LayerSpec { identity: Identity::Thread, folder: "" }],
-        contents: Contents::Files { grant: Grant::Workspace, flag: None },
+        contents: Contents::Files { grant: Grant::Workspace },
     },
 ];
 
@@ -111,59 +105,16 @@ impl Identity {
 
     pub(crate) const fn spec(self) -> IdentitySpec {
         match self {
-            Self::User => IdentitySpec {
-                root: "",
-                name: "user",
-                variable: "SKILLFS_USER",
-                several: false,
-                help: "Whose skills `/skills` shows",
-            },
-            Self::Thread => IdentitySpec {
-                root: "threads/",
-                name: "thread",
-                variable: "SKILLFS_THREAD",
-                several: false,
-                help: "Which thread `/workspace` shows",
-            },
-            Self::Ticket => IdentitySpec {
-                root: "tickets/",
-                name: "ticket",
-                variable: "SKILLFS_TICKET",
-                several: false,
-                help: "Which ticket `/ticket` shows",
-            },
-            Self::Library => IdentitySpec {
-                root: "shared/",
-                name: "library",
-                variable: "SKILLFS_LIBRARIES",
-                several: true,
-                help: "A shared library that `/skills` shows behind the user's own",
-            },
+            Self::User => IdentitySpec { root: "", name: "user", several: false },
+            Self::Thread => IdentitySpec { root: "threads/", name: "thread", several: false },
+            Self::Ticket => IdentitySpec { root: "tickets/", name: "ticket", several: false },
+            Self::Library => IdentitySpec { root: "shared/", name: "library", several: true },
         }
     }
 
     /// Those of which a session has at most one.
     pub(crate) fn single() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|identity| !identity.spec().several)
-    }
-
-    /// `a user, a thread or a ticket`.
-    pub(crate) fn nouns(identities: impl IntoIterator<Item = Self>) -> String {
-        either(identities, |spec| format!("a {}", spec.name))
-    }
-
-    /// `` `--user ID` or `--library ID` ``.
-    pub(crate) fn flags(identities: impl IntoIterator<Item = Self>) -> String {
-        either(identities, |spec| format!("`--{} ID`", spec.name))
-    }
-}
-
-/// A list of choices as people write it.
-fn either(identities: impl IntoIterator<Item = Identity>, word: impl Fn(IdentitySpec) -> String) -> String {
-    let mut words: Vec<_> = identities.into_iter().map(|identity| word(identity.spec())).collect();
-    match (words.pop(), words.is_empty()) {
-        (Some(last), false) => format!("{} or {last}", words.join(", ")),
-        (last, _) => last.unwrap_or_default(),
     }
 }
 
@@ -198,28 +149,14 @@ impl MountSpec {
     pub(crate) fn grant(&self) -> Option<Grant> {
         match self.contents {
             Contents::Libraries => None,
-            Contents::Files { grant, .. } => Some(grant),
-        }
-    }
-
-    /// The value of `--grant` that allows writing.
-    pub(crate) fn grant_flag(&self) -> Option<&'static str> {
-        match self.contents {
-            Contents::Files { flag, .. } => flag,
-            Contents::Libraries => None,
+            Contents::Files { grant } => Some(grant),
         }
     }
 
     /// What a session lacks that does not have it.
-    pub(crate) fn needs(&self) -> String {
-        let ways: Vec<_> = self
-            .identities()
-            .map(|identity| {
-                let IdentitySpec { name, variable, .. } = identity.spec();
-                format!("`--{name}` or {variable}")
-            })
-            .collect();
-        format!("`/{}` needs {}: {}", self.name, Identity::nouns(self.identities()), ways.join(", "))
+    pub(crate) fn needs(&self) -> Hint {
+        let identities = self.identities().map(|identity| identity.spec().name).collect();
+        Hint::OpenWith { mount: Some(format!("/{}", self.name)), identities }
     }
 }
 
@@ -277,15 +214,5 @@ mod tests {
                 assert!(one.root != other.root && one.name != other.name && one.variable != other.variable);
             }
         }
-    }
-
-    #[test]
-    fn choices_are_written_as_people_do() {
-        assert_eq!(Identity::nouns([]), "");
-        assert_eq!(Identity::nouns([Identity::User]), "a user");
-        assert_eq!(Identity::nouns(Identity::single()), "a user, a thread or a ticket");
-        assert_eq!(Identity::flags(MountSpec::of_libraries()), "`--user ID` or `--library ID`");
-        let all = MountSpec::of_files().chain(MountSpec::of_libraries());
-        assert_eq!(Identity::flags(all), "`--thread ID`, `--ticket ID`, `--user ID` or `--library ID`");
     }
 }

@@ -14,7 +14,7 @@ use super::heads::{FIRST_BYTES, MOST_BYTES, as_read};
 use super::{Category, Resource, ResourceKind, Skill, SkillLibrary};
 use crate::backend::{Retries, S3Backend, SkillPlace, Union, UnionFile};
 use crate::cache::{Accept, Cached, Detail, Kept, Key};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::manifest::{Diagnostic, Manifest, Severity, Size, read_description, read_head};
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::store::Meta;
@@ -202,7 +202,7 @@ impl S3Backend {
         let known =
             move || skills.iter().map(|(path, place)| backend.known_skill(&union, path, place)).collect();
         tokio::task::spawn_blocking(known).await.map_err(|error| {
-            Error::new(ErrorKind::Internal, "the catalogue could not be put together").with_source(error)
+            Error::new(ErrorKind::Internal, "the catalog could not be built").with_source(error)
         })
     }
 
@@ -270,7 +270,7 @@ impl S3Backend {
             union.check_complete(&path)?;
             return Err(Error::new(ErrorKind::NotFound, format!("there is no category `{relative}`"))
                 .at(&path)
-                .with_hint("list the categories: `ls /skills`"));
+                .with_hint(Hint::ListDirectory("/skills".to_owned())));
         }
         let relative = relative.to_owned();
         Ok((union, Some(relative)))
@@ -306,13 +306,13 @@ impl S3Backend {
         for (skill, place) in union.skills().filter(|(path, _)| inside(path.as_str())) {
             let path = skill.as_str();
             if path.split('/').any(|segment| segment.starts_with('.')) {
-                let message = "it lies in a directory whose name starts with a dot".to_owned();
+                let message = "it is in a directory whose name starts with a dot".to_owned();
                 say(path, Severity::Info, "hidden", message);
             } else if path.split('/').count() > MAX_DEPTH {
                 let message = format!("skills are found up to {MAX_DEPTH} directories deep");
                 say(path, Severity::Warning, "too-deep", message);
             } else if skills.len() == MAX_SKILLS {
-                let message = format!("of a library {MAX_SKILLS} skills are read");
+                let message = format!("at most {MAX_SKILLS} skills of a library are read");
                 say(path, Severity::Warning, "too-many", message);
             } else {
                 skills.push((skill, place));

@@ -269,7 +269,7 @@ impl SkillLibrary {
                 edges.remove(path);
             }
             let paths: Vec<_> = cycle.iter().map(SkillPath::as_str).collect();
-            let message = format!("these skills depend on each other in a circle: {}", paths.join(", "));
+            let message = format!("these skills depend on each other in a cycle: {}", paths.join(", "));
             if let Some(skill) = cycle.first().and_then(|path| self.get(path.as_str())) {
                 result.say(skill, "dependency-cycle", message);
             }

@@ -294,7 +294,7 @@ impl Skill {
     /// no text.
     pub fn in_memory(path: &str, content: &str) -> Result<Self> {
         let skill = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidPath, "a skill needs a path of its own below `/skills`")
+            Error::new(ErrorKind::InvalidPath, "a skill needs its own path below `/skills`")
                 .at(path)
                 .with_hint("name it as `category/skill`")
         })?;

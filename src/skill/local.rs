@@ -74,7 +74,7 @@ fn check(folder: PathBuf, file: &Path) -> LocalSkill {
     };
     let content = match file.metadata() {
         Ok(meta) if meta.len() > MAX_FILE_BYTES => {
-            Err(format!("it has {} bytes; {MAX_FILE_BYTES} are read at most", meta.len()))
+            Err(format!("it has {} bytes; at most {MAX_FILE_BYTES} are read", meta.len()))
         }
         _ => std::fs::read(file).map_err(|error| error.to_string()),
     };

@@ -83,8 +83,11 @@ pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
     let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let known = Format::of_name(&name).or_else(|| Some((Format::of_content(&mut handle)?, name.as_str())));
     let (format, stem) = known.ok_or_else(|| {
-        Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", file.display()))
-            .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository")
+        Error::new(
+            ErrorKind::InvalidInput,
+            format!("`{}` is not an archive that can be read", file.display()),
+        )
+        .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository")
     })?;
     let folder = temporary()?;
     // A folder inside: what is beside it stays ours, and tests can look.
@@ -157,13 +160,13 @@ impl EntryRefusal {
         let (kind, hint) = match &self {
             Self::Odd(_) => (
                 ErrorKind::InvalidInput,
-                "nothing of it was taken; pack ordinary files and folders anew, or do not trust where it comes from",
+                "nothing was imported; repack it with ordinary files and folders, or do not trust its source",
             ),
             Self::TooLarge(_) => {
-                (ErrorKind::TooLarge, "nothing of it was taken; raise the limit if you know what is in it")
+                (ErrorKind::TooLarge, "nothing was imported; raise the limit if you know what is in it")
             }
-            Self::Broken(_) => (ErrorKind::Corrupt, "nothing of it was taken; fetch it again"),
-            Self::Write(_) => (ErrorKind::Unavailable, "check the disk that temporary files lie on"),
+            Self::Broken(_) => (ErrorKind::Corrupt, "nothing was imported; fetch it again"),
+            Self::Write(_) => (ErrorKind::Unavailable, "check the disk of the temporary folder"),
         };
         Error::new(kind, format!("the archive `{shown}` is refused: {self}")).with_hint(hint)
     }
@@ -282,7 +285,7 @@ impl Unpacker {
     fn check_depth(&self, name: &str) -> Checked<()> {
         let most = self.limits.max_depth;
         if name.split('/').count() > most {
-            return Err(EntryRefusal::entry(name, format!("lies more than {most} folders deep")));
+            return Err(EntryRefusal::entry(name, format!("is more than {most} folders deep")));
         }
         Ok(())
     }
@@ -310,7 +313,7 @@ impl Unpacker {
 
 fn clash(name: &str, spelled: &str, is_folder: bool) -> EntryRefusal {
     let problem = match (name == spelled, is_folder) {
-        (true, false) => "is there twice".to_owned(),
+        (true, false) => "appears twice".to_owned(),
         (true, true) => "is a file and a folder".to_owned(),
         (false, _) => format!("has the same name as `{}` on some disks", shorten(spelled)),
     };
@@ -332,7 +335,7 @@ fn folded(name: &str) -> String {
 /// root itself.
 fn parse(raw: &[u8]) -> Checked<(String, bool)> {
     let Ok(text) = std::str::from_utf8(raw) else {
-        return Err(EntryRefusal::entry(&String::from_utf8_lossy(raw), "has a name that is no UTF-8"));
+        return Err(EntryRefusal::entry(&String::from_utf8_lossy(raw), "has a name that is not UTF-8"));
     };
     let bad = |problem: &str| Err(EntryRefusal::entry(text, problem));
     if text.chars().any(char::is_control) {
@@ -362,7 +365,7 @@ fn parse(raw: &[u8]) -> Checked<(String, bool)> {
     }
     match check_relative(name) {
         Ok(()) => Ok((name.to_owned(), folder)),
-        Err(error) => bad(&format!("cannot lie in a library: {}", error.message())),
+        Err(error) => bad(&format!("cannot be in a library: {}", error.message())),
     }
 }
 

@@ -55,13 +55,13 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
     let place = source.origin.location.clone();
     let wrong = move |kind: ErrorKind, message: String| {
         Error::new(kind, format!("the index of `{place}` cannot be used: {message}"))
-            .with_hint("nothing of it was taken; fetch or export it again")
+            .with_hint("nothing was imported; fetch or export it again")
     };
     let scan = Scan::new(root, options.limits);
     let index: DiscoveryIndex =
         parse(&scan, &root.join(DISCOVERY_INDEX)).map_err(|why| wrong(ErrorKind::InvalidInput, why))?;
     if index.schema != SCHEMA {
-        let why = format!("its schema is `{}`, and only `{SCHEMA}` is read", shorten(&index.schema));
+        let why = format!("its schema is `{}`, and only `{SCHEMA}` is supported", shorten(&index.schema));
         return Err(wrong(ErrorKind::InvalidInput, why));
     }
     if index.skills.len() > options.limits.max_entries {
@@ -86,14 +86,14 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
         }
         let local = entry.url.strip_prefix(&format!("/{FOLDER}/")).unwrap_or(&entry.url);
         if local.contains(':') || local.starts_with('/') || check_relative(local).is_err() {
-            source.refuse(&entry.name, &path, format!("it lies elsewhere, at `{}`", shorten(&entry.url)));
+            source.refuse(&entry.name, &path, format!("it is elsewhere, at `{}`", shorten(&entry.url)));
             continue;
         }
         let file = scan
             .take(&root.join(FOLDER).join(local), "SKILL.md")
             .map_err(|why| wrong(ErrorKind::Corrupt, format!("`{}` {why}", shorten(local))))?;
         if entry.digest != format!("sha256:{}", file.sha256) {
-            let why = format!("`{}` does not have the sum that the index gives for it", shorten(local));
+            let why = format!("`{}` does not have the digest that the index gives for it", shorten(local));
             return Err(wrong(ErrorKind::Corrupt, why));
         }
         let files = match entry.kind {
@@ -138,18 +138,18 @@ fn parse<T: serde::de::DeserializeOwned>(scan: &Scan, path: &Path) -> Result<T, 
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let file = scan.take(path, &name).map_err(|why| format!("`{name}` {why}"))?;
     if file.size > MAX_INDEX_BYTES {
-        return Err(format!("`{name}` has {} bytes; {MAX_INDEX_BYTES} are the limit", file.size));
+        return Err(format!("`{name}` has {} bytes; the limit is {MAX_INDEX_BYTES}", file.size));
     }
     let bytes = file.read().map_err(|error| error.message().to_owned())?;
-    serde_json::from_slice(&bytes).map_err(|error| format!("`{name}` is not as it should be: {error}"))
+    serde_json::from_slice(&bytes).map_err(|error| format!("`{name}` is invalid: {error}"))
 }
 
 fn unpack(file: &SourceFile, name: &str, folder: &Path, limits: super::Limits) -> Result<archive::Unpacker> {
     let FileContent::File(path) = &file.content else {
-        return Err(Error::new(ErrorKind::Internal, format!("`{name}` lies in no file")));
+        return Err(Error::new(ErrorKind::Internal, format!("`{name}` is not a file on disk")));
     };
     let (format, _) = Format::of_name(name).ok_or_else(|| {
-        Error::new(ErrorKind::InvalidInput, format!("`{}` is no archive that can be read", shorten(name)))
+        Error::new(ErrorKind::InvalidInput, format!("`{}` is not an archive that can be read", shorten(name)))
             .with_hint("archives of skills end in .tar.gz, .tgz or .zip")
     })?;
     let handle = File::open(path).map_err(failed("open", path))?;

@@ -88,6 +88,7 @@ fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
     let output = command.output().map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("cannot start `git`: {error}"))
             .with_hint("install git, or name a folder or an archive instead")
+            .lasting()
             .with_source(error)
     })?;
     if output.status.success() {
@@ -99,7 +100,7 @@ fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
     let (kind, hint) = if said.contains("couldn't find remote ref") || said.contains("not our ref") {
         (ErrorKind::NotFound, "name a branch, tag or full commit that the repository has")
     } else {
-        (ErrorKind::Unavailable, "try `git ls-remote` with the same URL to see whether it can be reached")
+        (ErrorKind::Unavailable, "check the URL, the network, and that you may read the repository")
     };
     Err(Error::new(kind, format!("cannot fetch `{}`: {}", shorten(&shown), shorten(&said))).with_hint(hint))
 }

@@ -174,7 +174,7 @@ fn decide<'s>(
         let agreed = options.confirm.is_some_and(|confirm| confirm(skill.path.as_str(), &dangerous));
         if !agreed {
             let what = dangerous.join(", ");
-            let reason = format!("it requires {what}, and nobody agreed to that; `--accept-dangerous` does");
+            let reason = format!("it requires {what}, which was not accepted");
             return refuse(reason, dangerous);
         }
     }
@@ -182,7 +182,7 @@ fn decide<'s>(
     let missing: Vec<String> = tools::missing(&document.manifest).into_iter().collect();
     if !missing.is_empty() {
         let file = format!("{}/SKILL.md", skill.path);
-        let message = format!("it may use tools that are not known here: {}", missing.join(", "));
+        let message = format!("it may use unknown tools: {}", missing.join(", "));
         diagnostics.push(Diagnostic::new(Severity::Warning, "missing-tool", file, message));
     }
     let (mut files, mut left_out) = (Vec::new(), Vec::new());

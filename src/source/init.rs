@@ -42,7 +42,7 @@ pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf
 }
 
 const REFERENCE: &str = "# Example\n\n\
-    What is needed only sometimes stands in files like this one: it is read when the instructions say so.\n";
+    Details that are needed only sometimes go into files like this one, which are read when the instructions say so.\n";
 
 fn skill_text(name: &str, description: &str) -> String {
     let title = name.replace('-', " ");

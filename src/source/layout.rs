@@ -60,7 +60,7 @@ impl std::str::FromStr for Layout {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|layout| layout.as_str() == text).ok_or_else(|| {
             let names = Self::ALL.iter().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
-            Error::new(ErrorKind::InvalidInput, format!("`{}` is no layout", shorten(text)))
+            Error::new(ErrorKind::InvalidInput, format!("`{}` is not a layout", shorten(text)))
                 .with_hint(format!("choose one of {names}"))
         })
     }
@@ -75,7 +75,7 @@ pub(super) fn read(
 ) -> Result<()> {
     let mut root = folder.canonicalize().map_err(failed("open", folder))?;
     if !root.is_dir() {
-        return Err(Error::new(ErrorKind::NotDirectory, format!("`{}` is no folder", folder.display()))
+        return Err(Error::new(ErrorKind::NotDirectory, format!("`{}` is not a folder", folder.display()))
             .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository"));
     }
     if let Some(category) = &options.category {
@@ -189,14 +189,14 @@ fn take_skill(
     path: &str,
 ) -> Result<Result<SourceSkill, String>> {
     if let Some(reason) = &found.bad_name {
-        return Ok(Err(format!("it cannot lie in a library: {reason}")));
+        return Ok(Err(format!("it cannot be in a library: {reason}")));
     }
     let skill = match SkillPath::parse(path) {
         Ok(skill) => skill,
         Err(error) => return Ok(Err(error.message().to_owned())),
     };
     if let Some(other) = overlapping(taken, &skill) {
-        return Ok(Err(format!("it would be `{path}`, and `{other}` is a skill already")));
+        return Ok(Err(format!("it would be `{path}`, and `{other}` is already a skill")));
     }
     taken.insert(skill.clone());
     Ok(scan.collect(found)?.and_then(|files| skill_of(skill, &found.folder, files)))
@@ -252,6 +252,6 @@ mod tests {
             assert_eq!(layout.as_str().parse::<Layout>().unwrap(), layout);
             assert_eq!(serde_json::to_string(&layout).unwrap(), format!("\"{layout}\""));
         }
-        assert!("zip".parse::<Layout>().unwrap_err().hint().unwrap().contains("hermes"));
+        assert!("zip".parse::<Layout>().unwrap_err().report().contains("hermes"));
     }
 }

@@ -18,11 +18,11 @@ const SCHEMES: [&str; 3] = ["https://", "ssh://", "file://"];
 
 impl Place {
     pub(super) fn parse(text: &str) -> Result<Self> {
-        let bad = |message: String, hint: &str| {
-            Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint.to_owned()))
+        let bad = |message: String, hint: &'static str| {
+            Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint))
         };
         if text.is_empty() {
-            return bad("no source is named".to_owned(), "name a folder, an archive or a git URL");
+            return bad("no source was given".to_owned(), "name a folder, an archive or a git URL");
         }
         let (url, reference) =
             text.split_once('#').map_or((text, None), |(url, reference)| (url, Some(reference)));
@@ -34,7 +34,7 @@ impl Place {
                 .filter(|scheme| scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.:/".contains(&b)))
         {
             return bad(
-                format!("`{scheme}` is not read from: `{}`", shorten(&redacted(url))),
+                format!("`{scheme}` is not supported: `{}`", shorten(&redacted(url))),
                 "use https://, ssh://, file:// or git@host:path",
             );
         }
@@ -46,7 +46,7 @@ impl Place {
         }
         if url.starts_with('-') || url.contains("::") || url.chars().any(char::is_control) {
             return bad(
-                format!("`{}` is no URL of a repository", shorten(&redacted(url))),
+                format!("`{}` is not the URL of a repository", shorten(&redacted(url))),
                 "use https://, ssh://, file:// or git@host:path",
             );
         }
@@ -54,8 +54,8 @@ impl Place {
             && !is_reference(reference)
         {
             return bad(
-                format!("`{}` is no branch, tag or commit", shorten(reference)),
-                "write the name behind `#` as `git branch` and `git tag` show it",
+                format!("`{}` is not a branch, tag or commit", shorten(reference)),
+                "write the name after `#` as the repository spells it",
             );
         }
         Ok(Self::Git { url: url.to_owned(), reference: reference.map(str::to_owned) })
@@ -86,7 +86,7 @@ pub(super) fn redacted(url: &str) -> String {
 #[cfg(not(feature = "import"))]
 pub(super) fn not_built(place: &str) -> Error {
     let place = shorten(&redacted(place));
-    let message = format!("`{place}` is no folder, and only folders are read by this build");
+    let message = format!("`{place}` is not a folder, and this build reads only folders");
     Error::new(ErrorKind::InvalidInput, message)
         .with_hint("build with the feature `import` to read archives and repositories")
 }

@@ -51,7 +51,7 @@ impl std::str::FromStr for TrustTier {
     fn from_str(text: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|tier| tier.as_str() == text).ok_or_else(|| {
             let names = Self::ALL.iter().map(|known| known.as_str()).collect::<Vec<_>>().join(", ");
-            Error::new(ErrorKind::InvalidInput, format!("`{}` is no trust tier", shorten(text)))
+            Error::new(ErrorKind::InvalidInput, format!("`{}` is not a trust tier", shorten(text)))
                 .with_hint(format!("choose one of {names}"))
         })
     }

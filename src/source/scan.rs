@@ -95,10 +95,10 @@ impl Scan {
             if item.kind.is_file() && item.name == DESCRIPTION_FILE {
                 self.descriptions.push((path.to_owned(), item.path));
             } else if item.kind.is_symlink() && item.path.is_dir() {
-                self.skip(&below, "it is a link to a folder, and those are not followed");
+                self.skip(&below, "it is a link to a folder, which is not followed");
             } else if item.kind.is_dir() && !is_skipped_folder(&item.name) {
                 if depth >= self.limits.max_depth {
-                    self.skip(&below, format!("folders are {} deep here at most", self.limits.max_depth));
+                    self.skip(&below, format!("folders are read at most {} deep", self.limits.max_depth));
                     continue;
                 }
                 let bad_name = bad_name.clone().or(item.bad_name);
@@ -143,11 +143,11 @@ impl Scan {
                 continue;
             }
             if item.kind.is_symlink() && item.path.is_dir() {
-                self.skip(&join(skill, &name), "it is a link to a folder, and those are not followed");
+                self.skip(&join(skill, &name), "it is a link to a folder, which is not followed");
                 continue;
             }
             if let Some(reason) = item.bad_name {
-                return Ok(Some(format!("its file `{}` cannot lie in a library: {reason}", shorten(&name))));
+                return Ok(Some(format!("its file `{}` cannot be in a library: {reason}", shorten(&name))));
             }
             if !item.kind.is_dir() {
                 match self.take(&item.path, &name) {
@@ -158,7 +158,7 @@ impl Scan {
             }
             let most = self.limits.max_depth;
             if depth >= most {
-                return Ok(Some(format!("its folder `{}` lies deeper than {most}", shorten(&name))));
+                return Ok(Some(format!("its folder `{}` is deeper than {most}", shorten(&name))));
             }
             if let Some(why) = self.collect_below(&item.path, skill, &name, depth + 1, files)? {
                 return Ok(Some(why));
@@ -183,10 +183,10 @@ impl Scan {
         let meta = real.metadata().map_err(unreadable)?;
         // Reading a pipe, a socket or a device may never end.
         if !meta.is_file() {
-            return Err("is no ordinary file".to_owned());
+            return Err("is not a regular file".to_owned());
         }
         let most = self.limits.max_file_bytes;
-        let too_large = |size: u64| format!("has {size} bytes or more; {most} are the limit");
+        let too_large = |size: u64| format!("has {size} bytes or more; the limit is {most}");
         if meta.len() > most {
             return Err(too_large(meta.len()));
         }
@@ -214,7 +214,7 @@ impl Scan {
             let raw = entry.file_name();
             let name = raw.to_string_lossy().into_owned();
             let bad_name = match raw.to_str() {
-                None => Some("its name is no UTF-8".to_owned()),
+                None => Some("its name is not UTF-8".to_owned()),
                 Some(name) => check_relative(name).err().map(|error| error.message().to_owned()),
             };
             items.push(FolderItem { name, bad_name, path: entry.path(), kind });
@@ -270,7 +270,7 @@ pub(super) fn skill_of(
 ) -> Result<SourceSkill, String> {
     let Some(main) = skill_file(&files) else { return Err("it has no SKILL.md".to_owned()) };
     if main.size > MAX_TEXT_BYTES {
-        return Err(format!("its {} has {} bytes; {MAX_TEXT_BYTES} are the limit", main.name, main.size));
+        return Err(format!("its {} has {} bytes; the limit is {MAX_TEXT_BYTES}", main.name, main.size));
     }
     let content = main.read().map_err(|error| error.message().to_owned())?;
     let (problems, loaded) = judge(&content, &main.name, path.name(), &format!("{path}/{}", main.name));

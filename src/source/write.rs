@@ -61,7 +61,7 @@ pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) ->
             if there == AtPath::Same {
                 result.unchanged += 1;
             } else if planned.insert(name.clone(), (file, there == AtPath::Other)).is_some() {
-                return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is to be written twice")));
+                return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` would be written twice")));
             }
         }
     }
@@ -83,7 +83,7 @@ enum AtPath {
 /// What is at the place of a file, and whether it may be written there.
 fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<AtPath> {
     let Some(path) = place(root, name)? else { return Ok(AtPath::Nothing) };
-    if !is_there(&path, Metadata::is_file, "no file")? {
+    if !is_there(&path, Metadata::is_file, "not a file")? {
         return Ok(AtPath::Nothing);
     }
     let content = File::open(&path).and_then(sum).map_err(failed("read", &path))?;
@@ -93,15 +93,15 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
     if existing == Existing::Replace {
         return Ok(AtPath::Other);
     }
-    let message = format!("`{}` is there and has other content; nothing was written", path.display());
+    let message = format!("`{}` exists and has other content; nothing was written", path.display());
     Err(Error::new(ErrorKind::AlreadyExists, message)
-        .with_hint("choose another folder, or replace what is there on purpose"))
+        .with_hint("choose another folder, or allow replacing its files"))
 }
 
 /// Where a file belongs, when all folders above it are there and are folders; `None` when one is missing.
 fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     for folder in parents(name) {
-        if !is_there(&root.join(folder), Metadata::is_dir, "no folder")? {
+        if !is_there(&root.join(folder), Metadata::is_dir, "not a folder")? {
             return Ok(None);
         }
     }
@@ -117,7 +117,7 @@ fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Resu
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed("look at", path)(error)),
     };
-    let message = format!("`{}` is {what}; it is not written to", path.display());
+    let message = format!("`{}` is {what}, so nothing was written to it", path.display());
     Err(Error::new(ErrorKind::InvalidInput, message).with_hint("remove it, or choose another folder"))
 }
 
@@ -132,15 +132,19 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
     }
     // Again: a link may have come since everything was looked at.
     let Some(path) = place(root, name)? else {
-        return Err(Error::new(ErrorKind::Conflict, format!("the folder of `{name}` was removed meanwhile"))
-            .with_hint("write it again when nobody else does"));
+        return Err(Error::new(
+            ErrorKind::Conflict,
+            format!("the folder of `{name}` was removed in the meantime"),
+        )
+        .with_hint("write it again when nothing else writes there"));
     };
     let temporary = folder.join(format!(".skillfs-{}.tmp", Ambient::default().id()?));
     let result = put(&temporary, file).and_then(|()| {
         // On a disk that knows no case, a file that was not there may be by now.
         if !replace && path.symlink_metadata().is_ok() {
             let path = path.display();
-            let message = format!("`{path}` has appeared meanwhile, or differs from another only in case");
+            let message =
+                format!("`{path}` was created in the meantime, or differs from another only in case");
             return Err(Error::new(ErrorKind::AlreadyExists, message).with_hint("write to an empty folder"));
         }
         std::fs::rename(&temporary, &path).map_err(failed("write", &path))

@@ -16,7 +16,7 @@ use super::scope::{Scope, Scopes, SessionScopes};
 use super::sts::{Granted, SessionCredentials};
 use crate::ambient::{Ambient, Instant};
 use crate::cache::{Cache, Passed, TenantCache};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::{Mounts, Tenant, WritableKey};
 
 /// One bucket on behalf of one session.
@@ -235,7 +235,7 @@ impl Store {
         match &self.scopes {
             Some(scopes) => scopes.whole().credentials().await,
             None => Err(Error::new(ErrorKind::InvalidInput, "the session has no credentials of its own")
-                .with_hint("open it with a role (`--role-arn`); see terraform/README.md")),
+                .with_hint(Hint::UseRole)),
         }
     }
 
@@ -249,7 +249,7 @@ impl Store {
         let of_session = self.scopes.is_some() && failure.is_expired();
         let error = failure.into_error(&self.name, self.endpoint.as_deref());
         match of_session {
-            true => error.with_hint("the session's own credentials were refused, and renewed ones, too: try again; if it stays, look at the clock of the server, and whether the role's sessions were revoked"),
+            true => error.with_hint("the session's credentials were refused, and so were renewed ones: try again; if it persists, check the clock of the server, and whether the role's sessions were revoked"),
             false => error,
         }
     }

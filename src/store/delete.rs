@@ -39,7 +39,7 @@ impl Store {
                             && (!lost || seen.meta.modified == version.modified) => {}
                     // Perhaps it was deleted, and another came in its place.
                     Ok(Some(_)) if lost => {
-                        let changed = Error::new(ErrorKind::Conflict, "it was changed meanwhile");
+                        let changed = Error::new(ErrorKind::Conflict, "it was changed in the meantime");
                         return Err(Error::uncertain(changed));
                     }
                     Ok(Some(_)) => return Ok(false),

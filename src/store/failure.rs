@@ -8,7 +8,7 @@ use aws_sdk_s3::error::{BoxError, ProvideErrorMetadata, SdkError};
 
 use super::intercept::Contradiction;
 use crate::config::credentials_hint;
-use crate::error::{Error, ErrorKind, shorten};
+use crate::error::{BucketAddress, CredentialsFault, Error, ErrorKind, Hint, shorten};
 
 /// Why a request failed, as far as a diagnosis has something of its own to say about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
 impl Failure {
     /// No answer within our own patience.
     pub(super) fn timed_out() -> Self {
-        Self { cause: Cause::Timeout, source: "no answer in time".into() }
+        Self { cause: Cause::Timeout, source: "no response in time".into() }
     }
 
     /// Nothing was sent, for this reason.
@@ -187,34 +187,35 @@ impl Failure {
                 let said = [code.as_str(), message].join(": ");
                 let (kind, hint) = match (status, code.as_str()) {
                     (429, _) | (_, "Throttling" | "ThrottlingException") => {
-                        (ErrorKind::Throttled, "try again later; STS limits the calls of an account")
+                        (ErrorKind::Throttled, "try again later; STS limits the calls of an account".into())
                     }
-                    (404 | 405 | 501, _) => (
-                        ErrorKind::Unavailable,
-                        "this server has no STS at that address: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
-                    ),
-                    (500.., _) => (ErrorKind::Unavailable, "try again"),
+                    (404 | 405 | 501, _) => (ErrorKind::Unavailable, Hint::SetStsEndpoint),
+                    (500.., _) => (ErrorKind::Unavailable, "try again".into()),
                     _ => (
                         ErrorKind::Denied,
-                        "check the credentials that this process runs on, its clock, and the role",
+                        "check the credentials of this process, its clock, and the role".into(),
                     ),
                 };
-                (kind, format!("{place} answered {status} {}", shorten(said.trim_matches([':', ' ']))), hint)
+                (
+                    kind,
+                    format!("{place} responded with {status} {}", shorten(said.trim_matches([':', ' ']))),
+                    hint,
+                )
             }
             Cause::Timeout => (
                 ErrorKind::Timeout,
-                format!("{place} did not answer in time"),
-                "try again; if it stays, check the network and the address of STS",
+                format!("{place} did not respond in time"),
+                "try again; if it persists, check the network and the address of STS".into(),
             ),
             Cause::Unreachable => (
                 ErrorKind::Unavailable,
                 format!("cannot reach {place}: {}", innermost(&*self.source)),
-                "check the network, and the address in `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+                Hint::SetStsEndpoint,
             ),
             Cause::Garbled => (
                 ErrorKind::Unavailable,
-                format!("the answer of {place} cannot be understood"),
-                "this server may have no STS there: set `sts_endpoint_url` or AWS_ENDPOINT_URL_STS",
+                format!("the response of {place} is not valid"),
+                Hint::SetStsEndpoint,
             ),
             _ => {
                 let error = self.into_error("", endpoint);
@@ -326,18 +327,16 @@ impl Failure {
             Cause::Answer { status, code, message, bucket_region } => {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
             }
-            Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not answer in time"))
+            Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not respond in time"))
                 .with_hint(
-                    "try again; if it stays, check the network, the endpoint, and that credentials are set: \
-                     the search for them may be what takes so long",
+                    "try again; if it persists, check the network, the endpoint, and that credentials are set: \
+                     looking for them may be what takes so long",
                 ),
             Cause::Unreachable => {
                 let why = innermost(&*self.source);
                 let hint = match why.to_lowercase().contains("certificate") {
-                    true => "the server's certificate is not trusted: install its authority on this machine",
-                    false => {
-                        "check that the server runs, and the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables"
-                    }
+                    true => "install the authority of the server's certificate on this machine".into(),
+                    false => Hint::CheckEndpoint,
                 };
                 Error::new(ErrorKind::Unavailable, format!("cannot reach {place}: {why}")).with_hint(hint)
             }
@@ -346,19 +345,21 @@ impl Failure {
             }
             Cause::Garbled => Error::new(
                 ErrorKind::Unavailable,
-                format!("the storage's answer cannot be understood: {}", innermost(&*self.source)),
+                format!("the storage's response is not valid: {}", innermost(&*self.source)),
             )
-            .with_hint("nothing of it was used; check that the endpoint is an S3 server, then try again"),
+            .with_hint("the response was discarded; check that the endpoint is an S3 server, then try again"),
             Cause::Contradiction => corrupt(innermost(&*self.source)),
             Cause::Request | Cause::Told => Error::new(
                 ErrorKind::Internal,
                 format!("the request could not be built: {}", innermost(&*self.source)),
             )
-            .with_hint("this looks like a defect; please report it"),
+            .with_hint("this looks like a bug; please report it"),
         };
-        let embedded = endpoint.is_some_and(|url| url.ends_with(".invalid"));
-        if embedded && self.said().0 == "NoSuchBucket" {
-            error = error.with_hint("name another with `--bucket`, or write a file to make this one");
+        if self.said().0 == "NoSuchBucket" {
+            let embedded = endpoint.is_some_and(|url| url.ends_with(".invalid"));
+            let (name, endpoint) = (bucket.to_owned(), endpoint.map(str::to_owned));
+            error =
+                error.with_hint(Hint::CreateBucket(BucketAddress { name, endpoint, region: None, embedded }));
         }
         error.with_source(self.source)
     }
@@ -366,8 +367,9 @@ impl Failure {
 
 /// An answer that cannot be used.
 pub(super) fn corrupt(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt, message)
-        .with_hint("nothing of it was used; if it happens again, look at the server or the proxy before it")
+    Error::new(ErrorKind::Corrupt, message).with_hint(
+        "the response was discarded; if it happens again, check the server or the proxy in front of it",
+    )
 }
 
 /// One function maps a status, and where it says more the code, to a kind.
@@ -380,17 +382,17 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
         (code, "") => format!("{status} {code}"),
         (code, message) => format!("{status} {code}: {}", shorten(message)),
     };
-    let error = |kind, what: &str, hint: &str| Error::new(kind, format!("{what} ({said})")).with_hint(hint);
+    let bare = |kind, what: &str| Error::new(kind, format!("{what} ({said})"));
+    let error = |kind, what: &str, hint: &'static str| bare(kind, what).with_hint(hint);
     match (status, code) {
-        (404, "NoSuchBucket") => error(
-            Unavailable,
-            &format!("the bucket `{bucket}` does not exist"),
-            "create the bucket, or name another with `--bucket` or SKILLFS_BUCKET",
-        ),
+        (404, "NoSuchBucket") => {
+            error(Unavailable, &format!("the bucket `{bucket}` does not exist"), "create the bucket")
+                .lasting()
+        }
         (400, "InvalidBucketName") => error(
             InvalidInput,
-            &format!("the storage does not take `{bucket}` for a bucket's name"),
-            "a bucket has 3 to 63 lower-case letters, digits, dots and hyphens",
+            &format!("the storage does not accept `{bucket}` as a bucket name"),
+            "a bucket name has 3 to 63 lowercase letters, digits, dots and hyphens",
         ),
         // A HEAD has no body to say more in.
         (400, "") if region.is_none() => error(
@@ -400,14 +402,14 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
         ),
         (301 | 307, _)
         | (400, "" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException") => {
-            let hint = match region {
-                Some(region) => format!("set `--region {region}` or AWS_REGION={region}"),
-                None => "set the bucket's region with `--region` or AWS_REGION".to_owned(),
-            };
-            error(Unavailable, &format!("the bucket `{bucket}` lies in another region"), &hint)
+            let bucket = BucketAddress { name: bucket.to_owned(), ..BucketAddress::default() };
+            bare(Unavailable, &format!("the bucket `{}` is in another region", bucket.name))
+                .with_hint(Hint::SetRegion { region: region.map(str::to_owned), bucket })
+                .lasting()
         }
         (_, "RequestTimeTooSkewed") => {
-            error(Denied, "the storage refused: this machine's clock is off", "set the clock of this machine")
+            bare(Denied, "the storage refused the request: this machine's clock is wrong")
+                .with_hint(Hint::SetClock)
         }
         (
             _,
@@ -417,11 +419,8 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             | "InvalidToken"
             | "InvalidClientTokenId"
             | "NotSignedUp",
-        ) => error(
-            Denied,
-            "the storage does not accept these credentials",
-            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; renew what has expired",
-        ),
+        ) => bare(Denied, "the storage does not accept these credentials")
+            .with_hint(Hint::FixCredentials(CredentialsFault::Refused)),
         (401 | 403, _) => error(
             Denied,
             &format!("the storage denied access to the bucket `{bucket}`"),
@@ -431,51 +430,50 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
         .forbidden(),
         (404, "NoSuchUpload") => error(
             Conflict,
-            "the upload is no longer there",
-            "somebody or a rule of the bucket ended it; write it again",
+            "the upload no longer exists",
+            "somebody or a lifecycle rule aborted it; write it again",
         ),
         // An object that is missing is no failure, and is asked for before.
-        (404, _) => error(
-            Unavailable,
-            "the server does not answer like S3",
-            "check the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables",
-        ),
-        (409 | 412, _) => error(Conflict, "it was changed meanwhile", "read it again, then retry"),
+        (404, _) => {
+            bare(Unavailable, "the server does not respond like S3").with_hint(Hint::CheckEndpoint).lasting()
+        }
+        (409 | 412, _) => error(Conflict, "it was changed in the meantime", "read it again, then retry"),
         (501, _) => error(
             Unavailable,
-            "the storage cannot do this",
+            "the storage does not support this",
             "use a server that can, or an operation that needs less",
-        ),
+        )
+        .lasting(),
         (400, "MetadataTooLarge") => error(
             TooLarge,
             "the file's metadata is larger than S3 allows",
-            "write the file anew, without the metadata that another tool put there",
+            "write the file again, without the metadata that another tool added",
         ),
-        (400, "EntityTooLarge") | (413, _) => {
-            error(TooLarge, "the storage does not take so much at once", "write it in smaller files")
-        }
+        (400, "EntityTooLarge") | (413, _) => error(
+            TooLarge,
+            "the storage does not accept this much in one request",
+            "write it in smaller files",
+        ),
         (429, _)
         | (
             _,
             "SlowDown" | "TooManyRequests" | "RequestLimitExceeded" | "Throttling" | "ThrottlingException",
         ) => error(Throttled, "the storage asks for fewer requests", "wait a few seconds, then retry"),
-        (408, _) | (_, "RequestTimeout") => error(Timeout, "the storage gave up waiting", "try again"),
+        (408, _) | (_, "RequestTimeout") => error(Timeout, "the storage timed out", "try again"),
         // Some servers throttle with a bare 503.
         (503, "") => error(Throttled, "the storage is overloaded", "wait a few seconds, then retry"),
         (_, "StoreDamaged") => error(
             Corrupt,
             "the embedded store is damaged",
-            "restore its file from a copy, or give another directory",
+            "restore its file from a backup, or use another directory",
         ),
-        (500..=599, _) | (_, "InternalError") => error(
-            Unavailable,
-            "the storage failed",
-            "try again; if it stays, look at the state of the server",
-        ),
+        (500..=599, _) | (_, "InternalError") => {
+            error(Unavailable, "the storage failed", "try again; if it persists, check the server")
+        }
         _ => error(
             Internal,
-            "the storage gave an answer that was not expected",
-            "this looks like a defect of skillfs or of the server; please report it",
+            "the storage returned an unexpected response",
+            "this looks like a bug in skillfs or in the server; please report it",
         ),
     }
 }
@@ -547,8 +545,8 @@ mod tests {
             assert!(error.hint().is_some() && !error.message().is_empty());
         }
         assert_eq!(
-            answer(301, "", "", Some("eu-south-2"), "b").hint().unwrap(),
-            "set `--region eu-south-2` or AWS_REGION=eu-south-2"
+            answer(301, "", "", Some("eu-south-2"), "b").hint().unwrap().to_string(),
+            "set the region to `eu-south-2`"
         );
     }
 }

@@ -19,7 +19,7 @@ use super::object::{ByteRange, Meta, etag_header, length, parse_content_range};
 use super::send::{ReadTarget, Sending};
 use crate::ambient::Instant;
 use crate::cache::Passed;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::Digest;
 use crate::mount::ObjectKey;
 
@@ -152,7 +152,7 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
     let (start, total) = match output.content_range.as_deref() {
         Some(header) => parse_content_range(header, length)
             .filter(|(start, _)| *start == range.start)
-            .ok_or_else(|| corrupt(format!("the storage answered with a wrong range, `{header}`")))?,
+            .ok_or_else(|| corrupt(format!("the storage returned a wrong range, `{header}`")))?,
         // A server that ignores ranges sends everything from the front.
         None => (0, length),
     };
@@ -207,13 +207,13 @@ impl Body {
     /// Content that is not what its digest says.
     pub(crate) fn wrong_content(sha256: Digest) -> Error {
         Error::new(ErrorKind::Corrupt, format!("the stored content is not what was published ({sha256})"))
-            .with_hint("an administrator runs `skillfs admin verify --repair`, or publishes the skill again")
+            .with_hint(Hint::RepairLibrary)
     }
 
     /// The same, told by its size.
     pub(crate) fn wrong_size() -> Error {
-        Error::new(ErrorKind::Corrupt, "the stored content is not what was published: it has another size")
-            .with_hint("an administrator runs `skillfs admin verify --repair`, or publishes the skill again")
+        Error::new(ErrorKind::Corrupt, "the stored content is not what was published: its size differs")
+            .with_hint(Hint::RepairLibrary)
     }
 
     /// How many bytes are still to come.
@@ -244,8 +244,8 @@ impl Body {
                 Ok(Some(Err(error))) => {
                     self.broken(ErrorKind::Unavailable, "the connection broke").with_source(error)
                 }
-                Ok(None) => self.broken(ErrorKind::Unavailable, "the answer ended early"),
-                Err(_) => self.broken(ErrorKind::Timeout, "the storage fell silent"),
+                Ok(None) => self.broken(ErrorKind::Unavailable, "the response ended early"),
+                Err(_) => self.broken(ErrorKind::Timeout, "the storage stopped sending"),
             };
             self.resume(store, broken).await?;
         }
@@ -289,7 +289,7 @@ impl Body {
 
     fn broken(&self, kind: ErrorKind, what: &str) -> Error {
         Error::new(kind, format!("{what} with {} bytes missing", self.remaining()))
-            .with_hint("nothing of it was used; try again")
+            .with_hint("the data was discarded; try again")
     }
 
     /// Asks for the rest; `broken` is the answer when that makes no sense any more.

@@ -68,7 +68,7 @@ impl Listener {
 
 impl Intercept for Listener {
     fn name(&self) -> &'static str {
-        "skillfs doctor"
+        "skillfs diagnosis"
     }
 
     fn read_before_transmit(
@@ -214,7 +214,7 @@ impl Store {
                 .key(key.as_str())
                 .set_if_none_match(only_new.then(|| "*".to_owned()))
                 .content_type("text/plain")
-                .body(ByteStream::from_static(b"skillfs doctor looked whether it may write here.\n"))
+                .body(ByteStream::from_static(b"skillfs tested whether it may write here.\n"))
                 .send()
         };
         match self.ask(&[key.as_str()], request).await {

@@ -200,7 +200,7 @@ impl Intercept for ResponseWatcher {
         }
         // A part of an object that does not say which part it is could be taken for the whole.
         if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
-            return Err(Contradiction("a part of an object came without its range").into());
+            return Err(Contradiction("the response for a range has no Content-Range").into());
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ impl Lister {
             self.token = next;
             if let (Some(first), Some(last)) = (items.first(), items.last()) {
                 if self.last_key.as_deref().is_some_and(|known| first.key() <= known) {
-                    return Err(corrupt("the storage lists the same keys again"));
+                    return Err(corrupt("the storage returned the same keys twice"));
                 }
                 self.last_key = Some(last.key().to_owned());
                 self.empty_pages = 0;
@@ -60,7 +60,7 @@ impl Lister {
             }
             self.empty_pages += 1;
             if self.empty_pages > MAX_EMPTY_PAGES {
-                return Err(corrupt("the storage sends empty pages without an end"));
+                return Err(corrupt("the storage returns empty pages without end"));
             }
         }
         Ok(None)
@@ -177,7 +177,7 @@ impl Store {
         items.sort_by(|a, b| a.key().cmp(b.key()));
         let next = match (page.is_truncated, page.next_continuation_token) {
             (Some(true), None) => {
-                return Err(corrupt("the storage cut a listing and gave no way to go on"));
+                return Err(corrupt("the storage truncated a listing without a continuation token"));
             }
             // A token alone says that there is more, too.
             (Some(true) | None, next) => next,

@@ -79,7 +79,7 @@ pub(super) fn etag_header(token: &str) -> String {
 pub(super) fn length(header: Option<i64>) -> Result<u64> {
     header
         .and_then(|length| u64::try_from(length).ok())
-        .ok_or_else(|| corrupt("the storage did not say how long the object is"))
+        .ok_or_else(|| corrupt("the storage did not return the length of the object"))
 }
 
 #[cfg(test)]

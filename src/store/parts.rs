@@ -99,15 +99,18 @@ impl Store {
         // A task of its own, which keeps its turn: were it dropped between request and answer, nobody would know the
         // id.
         let begun = tokio::spawn(begun.in_current_span()).await;
-        let broken = |error| Error::new(ErrorKind::Internal, "the upload could not begin").with_source(error);
-        begun.map_err(broken)??.ok_or_else(|| corrupt("the storage began an upload without an id"))
+        let broken =
+            |error| Error::new(ErrorKind::Internal, "the upload could not be started").with_source(error);
+        begun.map_err(broken)??.ok_or_else(|| corrupt("the storage started an upload without an id"))
     }
 
     /// The pieces that an object is copied in.
     pub(crate) fn copy_pieces(&self, size: u64) -> Result<Vec<Range<u64>>> {
         let pieces = size.div_ceil(self.limits.single_copy_bytes).max(1);
         if pieces > u64::from(MAX_PARTS.unsigned_abs()) {
-            return Err(corrupt(format!("the storage tells of an object of {size} bytes, which cannot be")));
+            return Err(corrupt(format!(
+                "the storage reports an object of {size} bytes, which is impossible"
+            )));
         }
         // All of one size, so that none is too small.
         let each = size.div_ceil(pieces).max(1);
@@ -151,7 +154,7 @@ impl Store {
             };
             let failure = match sent {
                 Ok(Some(etag)) => return Ok(etag),
-                Ok(None) => return Err(corrupt("the storage took a part and gave no ETag for it")),
+                Ok(None) => return Err(corrupt("the storage accepted a part and returned no ETag")),
                 Err(failure) => failure,
             };
             // A part that is sent twice is the same part.
@@ -178,7 +181,7 @@ impl Parts {
     ) -> Result<impl Future<Output = Result<(i32, String)>> + Send + use<'s>> {
         let number = self.next;
         if number > MAX_PARTS {
-            return Err(Error::new(ErrorKind::TooLarge, "the content has more parts than S3 takes")
+            return Err(Error::new(ErrorKind::TooLarge, "the content has more parts than S3 allows")
                 .with_hint("set a larger `part_bytes`"));
         }
         self.next += 1;
@@ -222,7 +225,7 @@ impl Parts {
                     tracing::warn!(
                         key,
                         id,
-                        "an upload in parts could not be aborted, and takes room: {failure:?}"
+                        "a multipart upload could not be aborted and uses storage: {failure:?}"
                     );
                 }
             }

@@ -306,11 +306,8 @@ impl ScopeCredentials {
 }
 
 fn not_asked() -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        "credentials for the session could not be asked for: the call was cut off",
-    )
-    .with_hint("try again")
+    Error::new(ErrorKind::Unavailable, "the request for the session's credentials was interrupted")
+        .with_hint("try again")
 }
 
 /// Gives a scope's credentials to its clients.

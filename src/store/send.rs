@@ -142,7 +142,7 @@ where
     if let (Err(_), Some(limit), Some(hedge)) = (&answer, limit, hedge) {
         if hedge.may_reissue() {
             bucket.counters.reissued();
-            tracing::debug!(?limit, "no answer in time; reissued");
+            tracing::debug!(?limit, "no response in time; reissued");
             // The first one goes before the second begins.
             drop(sent);
             sent = send();

@@ -13,7 +13,7 @@ use super::intercept::ServerClock;
 use crate::ambient::Instant;
 use crate::cache::Evidence;
 use crate::config::Role;
-use crate::error::{Error, ErrorKind, Result, shorten};
+use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::mount::{Identity, IdentitySpec, Owner, Reach};
 use crate::policy::{self, MOST_CHARACTERS, PolicyTarget};
 
@@ -136,7 +136,7 @@ impl Sts {
         // Boxed: the SDK's futures are large.
         let answer = Box::pin(request.send()).await.map_err(|error| self.refused(error.into()))?;
         let unusable = || {
-            Error::new(ErrorKind::Corrupt, "STS answered without credentials")
+            Error::new(ErrorKind::Corrupt, "STS returned no credentials")
                 .with_hint("check the address of STS")
         };
         let given = answer.credentials.ok_or_else(unusable)?;
@@ -144,8 +144,11 @@ impl Sts {
         // By its own clock: ours may be off.
         let life = expires.duration_since(self.clock.now_or_ours()).unwrap_or_default();
         if life < SHORTEST {
-            return Err(Error::new(ErrorKind::Unavailable, "STS gave credentials that have ended already")
-                .with_hint("look at the clock of the server that answers as STS"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "STS returned credentials that have already expired",
+            )
+            .with_hint("check the clock of the STS server"));
         }
         let margin = MARGIN.min(life / 4);
         // Up to twice as early.
@@ -171,11 +174,11 @@ impl Sts {
         let Role { kms, compact_policy: compact, .. } = self.role;
         let place = PolicyTarget { partition: self.role.partition(), bucket: &self.bucket, kms, compact };
         let policy = policy::of_session(place, reach).ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidInput,
-                "the session has no mounts, so there is nothing to ask credentials for",
-            )
-            .with_hint(format!("name {}", Identity::nouns(Identity::ALL)))
+            Error::new(ErrorKind::InvalidInput, "the session has no mounts, so it needs no credentials")
+                .with_hint(Hint::OpenWith {
+                    mount: None,
+                    identities: Identity::ALL.map(|identity| identity.spec().name).to_vec(),
+                })
         })?;
         if policy.len() <= MOST_CHARACTERS {
             return Ok(policy);
@@ -184,13 +187,11 @@ impl Sts {
         let shorter = policy::of_session(PolicyTarget { compact: true, ..place }, reach)
             .filter(|text| text.len() <= MOST_CHARACTERS);
         let hint = match shorter {
-            Some(_) if !compact => {
-                "set `compact_policy` (`--role-with compact`), which fits: with the role of the Terraform module it allows the same; or name fewer libraries"
-            }
-            _ => "name fewer libraries in one session",
+            Some(_) if !compact => Hint::CompactPolicy { fits: true },
+            _ => "name fewer libraries in one session".into(),
         };
         let message = format!(
-            "the policy of a session with {libraries} libraries has {} characters, and STS takes {MOST_CHARACTERS}",
+            "the policy of a session with {libraries} libraries has {} characters; STS accepts {MOST_CHARACTERS}",
             policy.len()
         );
         Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint))
@@ -200,8 +201,8 @@ impl Sts {
         let arn = shorten(&self.role.arn);
         let (code, message) = failure.said();
         let said = if message.is_empty() { code.to_owned() } else { format!("{code}: {}", shorten(message)) };
-        let told =
-            |kind, what: &str, hint: &str| Error::new(kind, format!("{what} ({said})")).with_hint(hint);
+        let bare = |kind, what: &str| Error::new(kind, format!("{what} ({said})"));
+        let told = |kind, what: &str, hint: &'static str| bare(kind, what).with_hint(hint);
         let error = match code {
             "AccessDenied" | "AccessDeniedException" => told(
                 ErrorKind::Denied,
@@ -210,23 +211,22 @@ impl Sts {
             ),
             "MalformedPolicyDocument" | "MalformedPolicyDocumentException" => told(
                 ErrorKind::Internal,
-                "STS cannot read the session's policy",
-                "this looks like a defect; please report it",
+                "STS rejected the session's policy as malformed",
+                "this looks like a bug; please report it",
             ),
-            "PackedPolicyTooLarge" | "PackedPolicyTooLargeException" => told(
-                ErrorKind::InvalidInput,
-                "the session's policy and tags are too large for STS",
-                "name fewer libraries in one session, or set `compact_policy` (`--role-with compact`)",
-            ),
+            "PackedPolicyTooLarge" | "PackedPolicyTooLargeException" => {
+                bare(ErrorKind::InvalidInput, "the session's policy and tags are too large for STS")
+                    .with_hint(Hint::CompactPolicy { fits: false })
+            }
             "ValidationError" => told(
                 ErrorKind::InvalidInput,
-                &format!("STS does not take the request for the role `{arn}`"),
-                "see that the role's duration is no longer than the role allows (one hour, when this process runs on a role itself)",
+                &format!("STS rejected the request for the role `{arn}`"),
+                "check that the duration is not longer than the role allows (one hour if this process itself runs on a role)",
             ),
             "RegionDisabledException" => told(
                 ErrorKind::Denied,
                 "STS is not activated in this region",
-                "activate it in the account's settings of IAM, or set another region",
+                "activate it in the IAM account settings, or use another region",
             ),
             _ => return failure.into_sts_error(self.endpoint.as_deref()),
         };
@@ -246,27 +246,28 @@ fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
     if owners.len() > MOST_TAGS {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("the session needs {} tags, and STS takes {MOST_TAGS}", owners.len()),
+            format!("the session needs {} tags; STS accepts {MOST_TAGS}", owners.len()),
         )
         .with_hint("name fewer libraries in one session"));
     }
-    let tag =
-        |(at, owner): (usize, &&Owner)| {
-            let IdentitySpec { name, several, .. } = owner.identity().spec();
-            let alike = owners[..=at].iter().filter(|other| other.identity() == owner.identity()).count();
-            let name = if several { format!("{name}{alike}") } else { name.to_owned() };
-            let id = owner.id();
-            let strange = |c: &char| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c));
-            if let Some(strange) = id.chars().find(strange) {
-                return Err(Error::new(
-                    ErrorKind::InvalidInput,
-                    format!("AWS takes no `{strange}` in a session tag, and the {name} is `{}`", shorten(id)),
-                )
-                .with_hint("use the session policy alone, without `session_tags` (`--role-with tags`)"));
-            }
-            Tag::builder().key(name).value(id).build().map_err(|error| {
-                Error::new(ErrorKind::Internal, "a tag could not be built").with_source(error)
-            })
-        };
+    let tag = |(at, owner): (usize, &&Owner)| {
+        let IdentitySpec { name, several, .. } = owner.identity().spec();
+        let alike = owners[..=at].iter().filter(|other| other.identity() == owner.identity()).count();
+        let name = if several { format!("{name}{alike}") } else { name.to_owned() };
+        let id = owner.id();
+        let strange = |c: &char| !(c.is_ascii_alphanumeric() || "_.:/=+-@".contains(*c));
+        if let Some(strange) = id.chars().find(strange) {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("AWS does not allow `{strange}` in a session tag; the {name} is `{}`", shorten(id)),
+            )
+            .with_hint(Hint::OmitSessionTags));
+        }
+        Tag::builder()
+            .key(name)
+            .value(id)
+            .build()
+            .map_err(|error| Error::new(ErrorKind::Internal, "a tag could not be built").with_source(error))
+    };
     owners.iter().enumerate().map(tag).collect()
 }

@@ -53,8 +53,8 @@ impl Condition {
     pub(crate) fn unchanged(seen: Option<&Seen>) -> Result<Self> {
         let Some(seen) = seen else { return Ok(Self::Absent) };
         let Some(etag) = seen.meta.etag.clone() else {
-            return Err(Error::new(ErrorKind::Corrupt, "the storage gives no ETag for the object")
-                .with_hint("without one a change could overwrite another's"));
+            return Err(Error::new(ErrorKind::Corrupt, "the storage returned no ETag for the object")
+                .with_hint("without one, a change could overwrite that of another writer"));
         };
         let known = seen.properties.token(&seen.meta).map(|token| (token, seen.meta.modified));
         Ok(Self::Version { etag, known })
@@ -293,7 +293,7 @@ impl Store {
                 }
                 AfterFailure::Look => lost.take().unwrap_or_else(|| self.fail(failure)),
             };
-            tracing::debug!("looking whether a write took effect: {}", reason.message());
+            tracing::debug!("checking whether a write took effect: {}", reason.message());
             let seen = match self.look(write.key.key()).await {
                 Ok(seen) => seen,
                 Err(error) => return Err(Error::uncertain(error)),

@@ -102,12 +102,17 @@ impl Patient {
     }
 }
 
+/// What to do about a check, on the command line.
+fn fix(check: &Check) -> String {
+    check.fix.as_ref().map(skillfs::cli::hint).unwrap_or_default()
+}
+
 /// What a check found.
 #[track_caller]
-fn found<'d>(diagnosis: &'d Diagnosis, name: &str, of: &str) -> (Verdict, &'d str, &'d str) {
+fn found<'d>(diagnosis: &'d Diagnosis, name: &str, of: &str) -> (Verdict, &'d str, String) {
     let check = diagnosis.checks.iter().find(|c| c.name == name && c.of.as_deref().unwrap_or("") == of);
     let check = check.unwrap_or_else(|| panic!("no check `{name}` of `{of}` in {diagnosis:#?}"));
-    (check.verdict, &check.found, check.fix.as_deref().unwrap_or(""))
+    (check.verdict, &check.found, fix(check))
 }
 
 macro_rules! snapshot {
@@ -194,7 +199,7 @@ async fn doctor_tells_of_a_wrong_region() {
     let patient = Patient::new(|_| Some(refused(301, "PermanentRedirect", "", ""))).await;
     let (verdict, _, fix) = (patient.diagnose().await.checks.into_iter())
         .find(|check| check.name == "region")
-        .map(|check| (check.verdict, check.found, check.fix.unwrap()))
+        .map(|check| (check.verdict, check.found.clone(), fix(&check)))
         .unwrap();
     assert!(verdict == Verdict::Wrong && fix.contains("get-bucket-location"), "{fix}");
 }
@@ -239,7 +244,7 @@ async fn doctor_tells_of_a_clock_that_is_off() {
     let patient = Patient::new(skewed).await;
     snapshot!("doctor-clock", patient.doctor().await);
     for (ahead, verdict, text) in [
-        (0, Verdict::Good, "to within 5 seconds"),
+        (0, Verdict::Good, "within 5 seconds of the storage's"),
         (-30, Verdict::Good, "seconds ahead of the storage's"),
         (-150, Verdict::Warning, "minutes ahead of the storage's"),
         (240, Verdict::Warning, "about 4 minutes behind the storage's"),
@@ -269,7 +274,7 @@ async fn doctor_tells_of_each_way_in_which_credentials_are_bad() {
     assert!(!unknown.contains("AKIAUNKNOWN"), "{unknown}");
     for (status, code, text) in [
         (400, "ExpiredToken", "have expired"),
-        (400, "InvalidToken", "the session token does not go with"),
+        (400, "InvalidToken", "the session token does not belong to"),
         (403, "InvalidAccessKeyId", "does not know"),
     ] {
         let patient = Patient::new(move |_| Some(refused(status, code, "injected", ""))).await;
@@ -296,9 +301,9 @@ async fn doctor_tells_of_versioning() {
     snapshot!("doctor-suspended", patient.run(&[], &["doctor"]).await);
     let off = || told(200, "<VersioningConfiguration/>", 0, "");
     for (reply, text) in [
-        (off as fn() -> Reply, "off: what is overwritten or deleted is gone"),
-        (|| refused(403, "AccessDenied", "", ""), "these credentials may not ask"),
-        (|| Reply::Forward, "this server cannot say"),
+        (off as fn() -> Reply, "off: what is overwritten or deleted is lost"),
+        (|| refused(403, "AccessDenied", "", ""), "these credentials may not read whether versioning is on"),
+        (|| Reply::Forward, "this server does not report whether versioning is on"),
     ] {
         let diagnosis = Patient::new(answers(reply)).await.diagnose().await;
         let (verdict, found, _) = found(&diagnosis, "versioning", "");
@@ -362,7 +367,7 @@ async fn doctor_tells_of_indexes() {
     }
     let (verdict, words) = look().await;
     assert!(verdict == Verdict::Note && words.contains("the library is empty"), "{words}");
-    assert!(words.contains("`skillfs admin push DIR --user u1`"), "{words}");
+    assert!(words.contains("`skillfs admin push DIR`"), "{words}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -453,7 +458,7 @@ async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
     edit("---\nname: sale\n---\n").await;
     assert!(shown().contains("others have changed 1 key; no session sees these changes: `sale/SKILL.md`"));
-    let revert = "`skillfs --embedded store admin verify --library acme --repair --overwrite` reverts them";
+    let revert = "`skillfs --embedded store admin verify --library acme --repair --overwrite` reverts it";
     assert!(shown().contains(revert), "{}", shown());
     // Without `--overwrite`, it stays as it is.
     assert_eq!(run(&["admin", "verify", "--repair"]).status.code(), Some(1));
@@ -538,7 +543,7 @@ async fn doctor_looks_at_an_embedded_store() {
     snapshot!("doctor-embedded", run(&[&args[..], &["doctor"]].concat()));
     let other = run(&["--bucket", "other", "--user", "ana", "doctor"]);
     assert_eq!(other.status.code(), Some(1));
-    assert!(String::from_utf8(other.stdout).unwrap().contains("write a file to make it"));
+    assert!(String::from_utf8(other.stdout).unwrap().contains("write a file to create it"));
     let read_only = run(&[&args[..], &["--read-only", "doctor"]].concat());
     assert!(String::from_utf8(read_only.stdout).unwrap().contains("read-only in this session"));
     snapshot!("help-doctor", program().env("COLUMNS", "100").args(["doctor", "--help"]).output().unwrap());
@@ -611,7 +616,10 @@ async fn doctor_looks_at_a_published_library_on_a_role() {
     publish(&cloud.bucket.fs, &own()).await;
     let fs = cloud.fs(|_| ()).await;
     let diagnosis = fs.diagnose(&session("u1", "1", "k1")).await;
-    assert_eq!(found(&diagnosis, "index", "user u1"), (Verdict::Good, "published: release 1, 1 skill", ""));
+    assert_eq!(
+        found(&diagnosis, "index", "user u1"),
+        (Verdict::Good, "published: release 1, 1 skill", String::new())
+    );
     cloud.bucket.put("u1/skills/b.md", "x").await;
     let diagnosis = fs.diagnose(&session("u1", "1", "k1")).await;
     assert_eq!(found(&diagnosis, "index", "user u1").0, Verdict::Warning);
@@ -697,7 +705,7 @@ async fn confinement_is_broken_by_anything_that_is_allowed() {
     let library: Decide = |r| r.target.contains("/ana/skills/").then(accepted);
     for (decide, what, deletes) in [
         (lists, "it may list `threads/`", 0),
-        (all, "it may list the whole bucket", 0),
+        (all, "it may list the entire bucket", 0),
         (reads, "it may read in another thread", 0),
         (threads, "it may write to another thread", 1),
         (beside, "it may write below `ana/.skillfs/`", 1),
@@ -705,7 +713,7 @@ async fn confinement_is_broken_by_anything_that_is_allowed() {
     ] {
         let (check, requests) = confinement(decide).await;
         assert_eq!((check.verdict, check.found), (Verdict::Wrong, format!("broken: {what}")));
-        assert!(check.fix.unwrap().contains("terraform/README.md"));
+        assert!(check.fix.unwrap().to_string().contains("terraform/README.md"));
         assert_eq!(requests.iter().filter(|r| r.starts_with("DELETE")).count(), deletes, "{what}");
     }
 }
@@ -714,8 +722,8 @@ async fn confinement_is_broken_by_anything_that_is_allowed() {
 async fn what_a_broken_confinement_left_behind_is_named() {
     let (check, _) = confinement(|r| (r.method == "PUT").then(accepted)).await;
     assert_eq!(check.verdict, Verdict::Wrong);
-    assert_eq!(check.found.matches("is left behind").count(), 3, "{}", check.found);
-    let fix = check.fix.unwrap();
+    assert_eq!(check.found.matches("is left in the bucket").count(), 3, "{}", check.found);
+    let fix = fix(&check);
     assert_eq!(fix.matches(" s3 rm s3://test-bucket/").count(), 3, "{fix}");
 }
 
@@ -732,7 +740,7 @@ async fn a_confinement_that_cannot_be_asked_for_is_not_kept() {
 async fn what_may_be_left_behind_by_a_trespass_is_named() {
     // The answer to a write is lost, and deleting is refused.
     let (check, requests) = confinement(|r| (r.method == "PUT").then_some(Reply::Reset)).await;
-    let said = format!("{} {}", check.found, check.fix.unwrap_or_default());
+    let said = format!("{} {}", check.found, fix(&check));
     assert!(said.contains("skillfs-doctor-"), "{said:?} {requests:?}");
 }
 

@@ -95,7 +95,7 @@ async fn a_second_process_gets_unavailable_with_a_hint() {
     let error = Embedded::open(directory.path()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.message().contains("in use by another process"), "{error}");
-    assert!(error.hint().unwrap().contains("wait"), "{error}");
+    assert!(error.report().contains("wait"), "{error}");
 
     // One that comes while the first is about to end gets its turn.
     let path = directory.path().to_owned();

@@ -61,7 +61,7 @@ fn check(content: &str, results: &[Result<(), Error>], seed: u64) {
         }
     }
     assert_eq!(counts.get("top"), Some(&1));
-    assert_eq!(counts.values().sum::<usize>(), counts.len(), "no line is there twice\n{content}");
+    assert_eq!(counts.values().sum::<usize>(), counts.len(), "no line appears twice\n{content}");
 }
 
 async fn sixty_four_editors_lose_nothing(b: Bucket) {

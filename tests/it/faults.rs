@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use skillfs::{Error, ErrorKind, Result, S3Backend, SkillFs, StaticCredentials, Timeouts};
+use skillfs::{Error, ErrorKind, Hint, Result, S3Backend, SkillFs, StaticCredentials, Timeouts};
 
 use crate::support::wire::{Reply, Request, Wire, response};
 use crate::support::{Bucket, session, settings};
@@ -73,7 +73,7 @@ async fn refused_connection_is_unavailable() {
     all_fail_with(&backend, ErrorKind::Unavailable).await;
     let error = backend.ls("/workspace").await.unwrap_err();
     assert!(error.message().contains("refused"), "{error}");
-    assert!(error.hint().unwrap().contains("--endpoint-url"), "{error}");
+    assert!(error.hint() == Some(&Hint::CheckEndpoint), "{error}");
 }
 
 #[tokio::test]
@@ -223,7 +223,7 @@ async fn status_403_is_denied() {
     faulty.wire.take();
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(faulty.wire.take().len(), 1);
-    assert!(error.hint().unwrap().contains("s3:ListBucket"), "{error}");
+    assert!(error.report().contains("s3:ListBucket"), "{error}");
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn wrong_credentials_are_denied() {
         let error = bounded(backend.ls("/workspace")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied);
         assert!(error.message().contains(code), "{error}");
-        assert!(error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error}");
+        assert!(error.report().contains("check the credentials"), "{error}");
         assert_eq!(bounded(backend.exists("notes.md")).await.unwrap_err().kind(), ErrorKind::Denied);
     }
 }
@@ -263,7 +263,7 @@ async fn bucket_in_another_region_says_which() {
     .await;
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.hint().unwrap().contains("--region eu-south-2"), "{error}");
+    assert!(error.report().contains("set the region to `eu-south-2`"), "{error}");
 }
 
 #[tokio::test]
@@ -351,7 +351,7 @@ async fn bare_400_is_credentials_or_region() {
     })
     .await;
     let error = bounded(region.backend.stat("notes.md")).await.unwrap_err();
-    assert!(error.hint().unwrap().contains("eu-south-2"), "{error}");
+    assert!(error.report().contains("eu-south-2"), "{error}");
 }
 
 #[tokio::test]

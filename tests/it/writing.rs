@@ -138,7 +138,7 @@ async fn an_edit_that_is_not_exact_changes_nothing(b: Bucket) {
         assert_eq!(kind(s.edit(path, old, "y").await), expected, "{path} {old:?}");
     }
     let error = s.edit("/workspace/a.md", "a\nb", "y").await.unwrap_err();
-    assert!(error.hint().unwrap().contains("\\r\\n"), "{error}");
+    assert!(error.report().contains("\\r\\n"), "{error}");
     assert!(s.edit("/workspace/a.md", "a", "y").await.unwrap_err().message().contains("2 times"));
     assert_eq!(text(&s, "/workspace/a.md").await, "a\r\nb a");
 }
@@ -353,7 +353,7 @@ async fn names_are_taken_literally_with_a_hint(b: Bucket) {
         s.copy("/workspace/notes", "/workspace/b").await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.hint().unwrap().contains("`/workspace/notes.md`"), "{error}");
+        assert!(error.report().contains("`/workspace/notes.md`"), "{error}");
     }
     s.write("/workspace/notes", "literal").await.unwrap();
     assert_eq!(s.ls("/workspace").await.unwrap().entries.len(), 2);

@@ -14,6 +14,7 @@ use skillfs::{
 
 use super::args::Global;
 use super::connect::embedded_settings;
+use super::hints::{Here, render};
 use super::output::{Described, Output};
 use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, shell, visible};
 
@@ -297,6 +298,7 @@ fn written(written: &Written) -> Vec<String> {
 
 fn refusal(error: &Error) -> Vec<String> {
     let what = format!("{BAD}{}{BAD:#}: {}", error.kind(), visible(error.message(), false));
-    let hint = error.hint().map(|hint| format!("{DIM}hint: {}{DIM:#}", visible(hint, false)));
+    let hint = error.hint().map(|hint| render(hint, &Here::default()));
+    let hint = hint.map(|hint| format!("{DIM}hint: {}{DIM:#}", visible(&hint, false)));
     [what].into_iter().chain(hint).collect()
 }

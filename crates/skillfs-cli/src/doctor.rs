@@ -7,34 +7,20 @@ use skillfs::{Check, Diagnosis, Result, Verdict};
 
 use super::args::Global;
 use super::connect::{connect_with, role};
+use super::hints::{Here, in_flags};
 use super::output::Output;
-use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, shell, visible};
+use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, visible};
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
     let session = global.session.session(global.read_only)?;
     let mut found = connect_with(global, role(global)?, false, output).await?.diagnose(&session).await;
+    let here = Here::of(global);
     for check in &mut found.checks {
-        check.fix = check.fix.take().map(|fix| here(&fix, global));
+        let here = here.with_library(check.library.as_ref());
+        check.fix = check.fix.take().map(|fix| in_flags(&fix, &here));
     }
     output.emit(&found, || table(&found))?;
     Ok(if found.healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-/// Lines that call this program name the same store as this call does, so that they can be copied.
-fn here(fix: &str, global: &Global) -> String {
-    let embedded = global.embedded.as_ref().map(|directory| directory.display().to_string());
-    let mut flags = String::new();
-    for (flag, value) in [
-        ("--embedded", &embedded),
-        ("--bucket", &global.bucket),
-        ("--endpoint-url", &global.endpoint_url),
-        ("--region", &global.region),
-    ] {
-        if let Some(value) = value {
-            flags += &format!(" {flag} {}", shell(value));
-        }
-    }
-    fix.replace("`skillfs admin", &format!("`skillfs{flags} admin"))
 }
 
 fn style(verdict: Verdict) -> Style {
@@ -64,7 +50,7 @@ fn table(found: &Diagnosis) -> String {
         );
         if let Some(fix) = &check.fix {
             let word = if check.verdict == Verdict::Skipped { "more" } else { "fix" };
-            let fix = visible(fix, false);
+            let fix = visible(&fix.to_string(), false);
             text += &format!("{:<7}  {:<width$}  {ACCENT}{word}:{ACCENT:#} {fix}\n", "", "");
         }
     }

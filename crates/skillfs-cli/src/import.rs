@@ -3,7 +3,7 @@
 
 use skillfs::Result;
 use skillfs::source::{
-    Existing, ImportOptions, Imported, SkillFiles, Source, TrustTier, import, write_folder,
+    Existing, ImportOptions, Imported, RefusedSkill, SkillFiles, Source, TrustTier, import, write_folder,
 };
 use std::path::Path;
 use std::process::ExitCode;
@@ -98,6 +98,14 @@ fn tell_imported(imported: &Imported, output: &Output) {
         }
     }
     for skill in &imported.refused {
-        output.note(&format!("{}: refused: {}", skill.path, skill.reason));
+        output.note(&format!("{}: refused: {}", skill.path, reason(skill)));
+    }
+}
+
+/// Why a skill was refused, and the flag that accepts it all the same.
+fn reason(skill: &RefusedSkill) -> String {
+    match skill.dangerous_capabilities.is_empty() {
+        true => skill.reason.clone(),
+        false => format!("{}; `--accept-dangerous` accepts it", skill.reason),
     }
 }

@@ -12,7 +12,9 @@ use skillfs::{Library, Result, Severity, format_time};
 use super::args::Global;
 use super::blocking;
 use super::connect::{connect, library};
+use super::hints::{Here, in_flags};
 use super::output::Output;
+use super::report::explained;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
 
 pub(super) async fn init(name: String, description: String, into: PathBuf, output: &Output) -> Result<()> {
@@ -60,7 +62,10 @@ pub(super) async fn verify(
         false => admin.verify(&VerifyOptions::default().read_blobs(options.read_blobs)).await,
     };
     progress.finish();
-    let found = found?;
+    let mut found = found?;
+    for problem in &mut found.problems {
+        problem.hint = problem.hint.take().map(|hint| in_flags(&hint, &Here::default()));
+    }
     let clean = found.is_clean();
     output.emit(&found, || {
         let mut text = String::new();
@@ -75,7 +80,7 @@ pub(super) async fn verify(
                 "{style}{word:<8}{style:#} {:<16} {}: {}\n",
                 problem.code,
                 visible(&problem.path, false),
-                visible(&problem.message, false)
+                visible(&explained(&problem.message, problem.hint.as_ref()), false)
             );
         }
         let word = if clean { format!("{GOOD}fine{GOOD:#}") } else { format!("{BAD}not fine{BAD:#}") };

@@ -1,5 +1,6 @@
 //! What a command shows: listings, files, matches, notes and failures, as text for people or as JSON.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -13,11 +14,13 @@ use skillfs::{
     TextFile, Tree, VirtualPath, format_time,
 };
 
+use super::hints::{Here, render};
 use super::progress::{self, Transfer};
 use super::terminal::{
     ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_json_lines, print_raw,
     to_json, visible,
 };
+use skillfs::Hint;
 
 /// Where a command writes.
 pub(super) struct Output {
@@ -244,7 +247,8 @@ impl Output {
     /// That a session without mounts sees nothing.
     pub(super) fn mounts(&self, backend: &S3Backend) {
         if backend.mounts().next().is_none() {
-            self.note("this session has no mounts; name a user, a thread or a ticket");
+            let hint = Hint::OpenWith { mount: None, identities: vec!["user", "thread", "ticket"] };
+            self.note(&format!("this session has no mounts; {}", render(&hint, &Here::default())));
         }
     }
 
@@ -292,7 +296,7 @@ impl Output {
             // Who reads has had enough: `skillfs ls | head`.
             return ExitCode::SUCCESS;
         }
-        print_failure(self.json, error.into());
+        print_failure(self.json, &error.into());
         ExitCode::from(exit_code(error.kind()))
     }
 
@@ -335,12 +339,13 @@ pub(super) struct Described<'a> {
     kind: ErrorKind,
     message: &'a str,
     path: Option<&'a str>,
-    hint: Option<&'a str>,
+    hint: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a Error> for Described<'a> {
     fn from(error: &'a Error) -> Self {
-        Self { kind: error.kind(), message: error.message(), path: error.path(), hint: error.hint() }
+        let hint = error.hint().map(|hint| render(hint, &Here::default()));
+        Self { kind: error.kind(), message: error.message(), path: error.path(), hint }
     }
 }
 
@@ -349,11 +354,12 @@ fn aside(document: &impl Serialize) {
     let _ = writeln!(anstream::stderr(), "{}", to_json(document).unwrap_or_default());
 }
 
-fn print_failure(json: bool, error: Described<'_>) {
+fn print_failure(json: bool, error: &Described<'_>) {
     if json {
         return aside(&BTreeMap::from([("error", error)]));
     }
-    let hint = error.hint.map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
+    let hint =
+        error.hint.as_deref().map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
     let message = visible(error.message, false);
     // Nothing more can be done when nobody listens.
     let _ = writeln!(anstream::stderr(), "{BAD}error{BAD:#}: {message}{}", hint.unwrap_or_default());
@@ -381,8 +387,8 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     hint.push(usage.map_or("see `skillfs --help`".to_owned(), |usage| format!("usage: {}", usage.trim())));
     let (message, hint) = (message.join(" "), hint.join("; "));
     let described =
-        Described { kind: ErrorKind::InvalidInput, message: &message, path: None, hint: Some(&hint) };
-    print_failure(true, described);
+        Described { kind: ErrorKind::InvalidInput, message: &message, path: None, hint: Some(hint.into()) };
+    print_failure(true, &described);
     ExitCode::from(2)
 }
 

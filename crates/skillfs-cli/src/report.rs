@@ -6,8 +6,10 @@ use serde::Serialize;
 use skillfs::Library;
 use skillfs::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
 
+use super::hints::{Here, render};
 use super::output::Output;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
+use skillfs::Hint;
 
 /// Skills that a plan lists; the rest is counted.
 const MOST_LISTED: usize = 200;
@@ -36,7 +38,7 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
     };
     for skill in listed.iter().take(MOST_LISTED) {
         let what = match &skill.why {
-            Some(why) => visible(why, false),
+            Some(why) => visible(&explained(why, skill.hint.as_ref()), false),
             None => changes(&skill.files),
         };
         text += &row(skill.action, &skill.path, &what);
@@ -71,6 +73,14 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
         text += "         from then on, uploads by other programs are not visible until `admin index`\n";
     }
     text + &format!("{}: {}\n", plan.library, counts(plan))
+}
+
+/// What was found, and what to do about it.
+pub(super) fn explained(what: &str, hint: Option<&Hint>) -> String {
+    match hint {
+        Some(hint) => format!("{what}; {}", render(hint, &Here::default())),
+        None => what.to_owned(),
+    }
 }
 
 fn mark(change: FileAction) -> char {

@@ -99,7 +99,7 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
         // The better reason first.
         super::parse(&raw)?;
         if said.sparse || header.entry_type() == EntryType::GNUSparse {
-            return refused("is a sparse file, which is not read");
+            return refused("is a sparse file, which is not supported");
         }
         if said.size.is_some_and(|said| said != size) {
             return refused("has two sizes");
@@ -125,7 +125,7 @@ fn rest(mut reader: impl Read) -> Checked<()> {
         match reader.read(&mut buffer).map_err(EntryRefusal::broken)? {
             0 => return Ok(()),
             read if buffer[..read].iter().any(|byte| *byte != 0) => {
-                return Err(EntryRefusal::Odd("something stands behind its end".to_owned()));
+                return Err(EntryRefusal::Odd("there is data after its end".to_owned()));
             }
             _ => {}
         }
@@ -135,13 +135,13 @@ fn rest(mut reader: impl Read) -> Checked<()> {
 /// A short header, whole.
 fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
     if size > MAX_HEADER_BYTES {
-        let message = format!("it has a header of {size} bytes; {MAX_HEADER_BYTES} are the limit");
+        let message = format!("it has a header of {size} bytes; the limit is {MAX_HEADER_BYTES}");
         return Err(EntryRefusal::TooLarge(message));
     }
     let mut bytes = Vec::new();
     entry.read_to_end(&mut bytes).map_err(EntryRefusal::broken)?;
     if bytes.len() as u64 != size {
-        return Err(EntryRefusal::Broken("a header is cut off".to_owned()));
+        return Err(EntryRefusal::Broken("a header is truncated".to_owned()));
     }
     Ok(bytes)
 }

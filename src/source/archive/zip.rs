@@ -27,7 +27,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let end = End::read(&mut file, unpacker.packed)?;
     let most = unpacker.limits.max_entries;
     if end.entries > most {
-        return Err(EntryRefusal::TooLarge(format!("it has {} entries; {most} are the limit", end.entries)));
+        return Err(EntryRefusal::TooLarge(format!("it has {} entries; the limit is {most}", end.entries)));
     }
     end.check_table(&mut file)?;
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
@@ -55,7 +55,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
             _ => return refused("is neither a file nor a folder"),
         }
         if !matches!(entry.compression(), CompressionMethod::Stored | CompressionMethod::Deflated) {
-            return refused(&format!("is packed with {}, which is not read", entry.compression()));
+            return refused(&format!("is compressed with {}, which is not supported", entry.compression()));
         }
     }
     archive.validate_header_consistency().map_err(|error| {
@@ -70,7 +70,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
         // A second name in an extra field would be believed by some readers only.
         let refused = |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(&raw), problem));
         if entry.name().map_err(EntryRefusal::broken)?.as_bytes() != raw {
-            return refused("has two names, or a name that is no UTF-8");
+            return refused("has two names, or a name that is not UTF-8");
         }
         let is_folder = entry.unix_mode().is_some_and(|mode| mode & KIND == FOLDER);
         match (raw.ends_with(b"/"), entry.size()) {
@@ -104,11 +104,11 @@ impl End {
         let mut bytes = Vec::new();
         file.take(tail).read_to_end(&mut bytes).map_err(EntryRefusal::broken)?;
         let Some(at) = bytes.windows(4).rposition(|window| window == END) else {
-            return Err(EntryRefusal::Broken("it is no zip archive, or its end is missing".to_owned()));
+            return Err(EntryRefusal::Broken("it is not a zip archive, or its end is missing".to_owned()));
         };
         let record = &bytes[at..];
         if record.len() < END_BYTES {
-            return Err(EntryRefusal::Broken("its end is cut off".to_owned()));
+            return Err(EntryRefusal::Broken("its end is truncated".to_owned()));
         }
         if record.len() as u64 != END_BYTES as u64 + number(record, 20, 2) {
             return Err(EntryRefusal::Odd("it does not end where it says".to_owned()));
@@ -119,7 +119,7 @@ impl End {
         let large =
             [here, all].contains(&u64::from(u16::MAX)) || [length, directory].contains(&u64::from(u32::MAX));
         if large || (at >= 20 && bytes[at - 20..at - 16] == END_64) {
-            return Err(EntryRefusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+            return Err(EntryRefusal::Odd("it is a zip64 archive, which is not supported".to_owned()));
         }
         if disk != 0 || first_disk != 0 || here != all {
             return Err(EntryRefusal::Odd("it is one of several parts".to_owned()));
@@ -135,7 +135,7 @@ impl End {
     fn check_table(&self, file: &mut File) -> Checked<()> {
         if self.length > MAX_TABLE_BYTES {
             return Err(EntryRefusal::TooLarge(format!(
-                "its table of contents has {} bytes; {MAX_TABLE_BYTES} are the limit",
+                "its table of contents has {} bytes; the limit is {MAX_TABLE_BYTES}",
                 self.length
             )));
         }
@@ -149,7 +149,7 @@ impl End {
                 return Err(EntryRefusal::Broken("its table of contents cannot be read".to_owned()));
             };
             if [20, 24, 42].iter().any(|at| number(record, *at, 4) == u64::from(u32::MAX)) {
-                return Err(EntryRefusal::Odd("it is a zip64 archive, which is not read".to_owned()));
+                return Err(EntryRefusal::Odd("it is a zip64 archive, which is not supported".to_owned()));
             }
             count += 1;
             rest = &rest[size as usize..];
