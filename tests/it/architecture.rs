@@ -371,3 +371,111 @@ fn every_room_has_its_rule_in_the_book() {
         }
     }
 }
+
+/// The string literals of a file, without escapes resolved; comments and characters are left out.
+fn literals(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(['"', '/', '\'']) {
+        let (before, here) = rest.split_at(at);
+        let end = if here.starts_with("//") {
+            here.find('\n').unwrap_or(here.len())
+        } else if let Some(character) = here.strip_prefix('\'') {
+            // A lifetime has no second quote where a character has it.
+            let is_escape = character.starts_with('\\');
+            let length = character.chars().next().map_or(0, char::len_utf8);
+            match (is_escape, character[length..].starts_with('\'')) {
+                (true, _) => 2 + character[1..].find('\'').map_or(0, |at| at.max(1) + 1),
+                (false, true) => length + 2,
+                (false, false) => 1,
+            }
+        } else if let Some(inside) = here.strip_prefix('"') {
+            let hashes = before.len() - before.trim_end_matches('#').len();
+            let raw = before[..before.len() - hashes].ends_with('r');
+            let length = if raw {
+                inside.find(&format!("\"{}", "#".repeat(hashes))).unwrap_or(0)
+            } else {
+                let mut escaped = false;
+                let is_end = |(_, c): &(usize, char)| {
+                    let ends = *c == '"' && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    ends
+                };
+                inside.char_indices().find(is_end).map_or(0, |(at, _)| at)
+            };
+            found.push(inside[..length].to_owned());
+            length + 2
+        } else {
+            1
+        };
+        rest = &here[end..];
+    }
+    found
+}
+
+#[test]
+fn literals_are_found() {
+    let code = "fn f<'a>(c: char) { c == '\"'; c == '\\''; \"one \\\" two\"; r#\"a \"b\"\"#; } // \"no\"";
+    assert_eq!(literals(code), ["one \\\" two", "a \"b\""]);
+}
+
+/// What belongs to the command line: its flags, its commands and its variables.
+fn names_the_command_line(literal: &str) -> bool {
+    let flag = literal.match_indices("--").any(|(at, _)| {
+        let starts_word =
+            literal[..at].chars().next_back().is_none_or(|c| c.is_whitespace() || "`(".contains(c));
+        starts_word && literal[at + 2..].starts_with(|c: char| c.is_ascii_lowercase())
+    });
+    let command = ["`skillfs ", "skillfs admin", "`admin "].iter().any(|command| literal.contains(command));
+    // A variable by itself is the name that the library reads.
+    let variable = literal.contains("SKILLFS_") && literal.contains(' ');
+    flag || command || variable
+}
+
+/// Programs and language models read what the library says. A hint is data; the command line adds its flags.
+#[test]
+fn the_library_names_no_flags_and_no_commands() {
+    assert!(names_the_command_line("read less: `--limit N`"));
+    assert!(names_the_command_line("an administrator runs `skillfs admin verify`"));
+    assert!(names_the_command_line("set SKILLFS_BUCKET or a bucket"));
+    assert!(
+        !names_the_command_line("--")
+            && !names_the_command_line("a -- b")
+            && !names_the_command_line("---\n")
+    );
+    // Arguments of git, and how the names of directory buckets end.
+    let is_other = |file: &str, literal: &str| file == "source/git.rs" || literal == "--x-s3";
+    let mut found = Vec::new();
+    for (file, code) in sources() {
+        if matches!(room(&file), "cli" | "main") {
+            continue;
+        }
+        let literals = literals(&code).into_iter();
+        let literals =
+            literals.filter(|literal| names_the_command_line(literal) && !is_other(&file, literal));
+        found.extend(literals.map(|literal| format!("src/{file}: {literal}")));
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// A new hint falls back to plain words on the command line; here it is noticed.
+#[test]
+fn the_command_line_has_words_for_every_hint() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
+    let (hints, rendered) = (read("src/error/hint.rs"), read("src/cli/hints.rs"));
+    let body = hints.split("pub enum Hint {").nth(1).unwrap().split("\n}").next().unwrap();
+    let variants: Vec<&str> = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with(char::is_uppercase))
+        .map(|line| line.split(|c: char| !c.is_alphanumeric()).next().unwrap())
+        .collect();
+    assert!(variants.len() > 30, "{variants:?}");
+    for variant in variants {
+        assert!(
+            rendered.contains(&format!("Hint::{variant}")),
+            "src/cli/hints.rs says nothing on `{variant}`"
+        );
+    }
+}

@@ -23,6 +23,7 @@ mod crashes;
 mod doctor;
 mod durability;
 mod editors;
+mod errors;
 mod faults;
 mod finding;
 mod libraries;
