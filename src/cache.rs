@@ -1,20 +1,27 @@
-//! The cache of a process: one budget, shared by all tenants and fair to each.
+//! A size-bounded read-through cache with single flight, refresh-ahead, epoch invalidation and CLOCK eviction per
+//! tenant. There is one per process, and all tenants share its budget.
 //!
-//! In standard terms: a size-bounded read-through cache with single flight, refresh-ahead, epoch invalidation and
-//! CLOCK eviction per tenant. [`TenantCache::get`] is the one way in; it looks up, and fetches where it must:
+//! [`TenantCache::get`] is the entry point: it looks up a value and fetches it on a miss.
 //!
-//! - **Key** ([`key`]): what an entry is about (an object, a prefix, libraries) and what it holds (a type). Never text
-//!   that somebody takes apart.
-//! - **Access** ([`access`]): with a role, a session sees an entry only when S3 has let its own credentials do what
-//!   made the entry.
-//! - **Epochs** ([`epochs`]): a write by this process invalidates what was fetched before it, also what is on its way.
+//! - **Keys** ([`key`]): what an entry is about (an object, a prefix, libraries) and the type of its value. Keys are
+//!   compared, never parsed.
+//! - **Access** ([`access`]): with a role, a session sees an entry only if S3 has allowed the session's credentials to
+//!   do what produced the entry.
+//! - **Epochs** ([`epochs`]): a write by this process invalidates everything fetched before it, including fetches in
+//!   flight.
 //! - **Single flight** ([`single_flight`]): callers with the same key and the same credentials share one fetch.
-//! - **Refresh-ahead**: a hit in the second half of its life is refreshed behind the answer.
-//! - **Eviction** ([`eviction`]): the tenant that holds most gives up what it has not used for longest.
+//! - **Refresh-ahead**: a hit in the second half of its lifetime is refreshed in the background.
+//! - **Eviction** ([`eviction`]): the tenant with the most bytes loses its least recently used entries.
 //!
-//! Invariants: the budget is never exceeded; an entry from before a change is never served after it; a caller is
-//! never given something older than it accepts; no session sees what S3 would refuse it. The parts are pure and have
-//! table tests, and `model` runs them under shuttle.
+//! Invariants:
+//!
+//! - The budget is never exceeded.
+//! - An entry from before a change by this process is never served after it.
+//! - A caller never gets a value older than it accepts.
+//! - No session sees what S3 would deny it.
+//!
+//! The parts have table tests, and `model` runs the concurrent ones under shuttle. `tests/mutants` checks that mistakes
+//! in keys and access rules fail a test.
 
 mod access;
 mod epochs;
@@ -41,39 +48,39 @@ use self::epochs::{Epoch, Epochs};
 use self::eviction::Entries;
 use self::key::Id;
 pub(crate) use self::key::{About, Accept, Cached, Detail, Kept, Key, LibraryPrefixes};
-use self::single_flight::{Boarding, SingleFlight};
+use self::single_flight::{Joined, SingleFlight};
 use crate::ambient::Instant;
 use crate::error::{Error, Result};
 use crate::mount::Tenant;
 
-/// The primitives that `epochs`, `eviction` and `single_flight` are built on; `model` has shuttle's.
+/// The synchronization primitives of `epochs`, `eviction` and `single_flight`. `model` substitutes shuttle's.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 }
 
-/// What an entry takes besides its value.
+/// The overhead of an entry in bytes, in addition to its value.
 const ENTRY_BYTES: u64 = 600;
-/// No entry takes more than this part of the budget.
-const LARGEST_PART: u64 = 2;
+/// No entry is larger than the budget divided by this.
+const MAX_ENTRY_DIVISOR: u64 = 2;
 
-/// How often something was known, and what is held.
+/// Statistics of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CacheCounts {
-    /// Answers that needed no request.
+    /// Lookups that were served from the cache.
     pub hits: u64,
-    /// Answers that needed one.
+    /// Fetches that were started because there was no usable entry.
     pub misses: u64,
-    /// Callers that waited for the request of another.
+    /// Callers that joined a fetch already in flight.
     pub joined: u64,
-    /// Entries that were refreshed before they were too old, behind an answer that was given.
+    /// Entries that were refreshed in the background before they expired.
     pub refreshed: u64,
-    /// Entries that had to go to make room.
+    /// Entries that were evicted to stay within the budget.
     pub evictions: u64,
-    /// Entries that are held.
+    /// The current number of entries.
     pub entries: u64,
-    /// What they take, in bytes.
+    /// The current size of all entries in bytes.
     pub bytes: u64,
 }
 
@@ -90,7 +97,7 @@ fn count(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-/// What the map holds.
+/// A type-erased entry.
 struct CacheEntry {
     value: Arc<dyn Any + Send + Sync>,
     since: Instant,
@@ -98,10 +105,10 @@ struct CacheEntry {
     needs: Box<[Need]>,
 }
 
-/// What a flight brings.
-type Landing = Result<Kept<dyn Any + Send + Sync>, Arc<Error>>;
+/// The result of a shared fetch.
+type FlightResult = Result<Kept<dyn Any + Send + Sync>, Arc<Error>>;
 
-/// Which flight: for an entry, a kind of fetch, and a set of credentials.
+/// Identifies a shared fetch: the entry, the kind of fetch, and the credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct FlightId {
     entry: Id,
@@ -113,7 +120,7 @@ struct FlightId {
 pub(crate) struct Cache {
     entries: Entries<Id, Tenant, CacheEntry>,
     epochs: Epochs,
-    flights: SingleFlight<FlightId, Landing>,
+    flights: SingleFlight<FlightId, FlightResult>,
     counts: CacheCounters,
 }
 
@@ -124,7 +131,7 @@ impl fmt::Debug for Cache {
 }
 
 impl Cache {
-    /// Holds up to so many bytes; none with zero.
+    /// Creates a cache with a budget in bytes. A budget of zero disables caching.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             entries: Entries::new(budget),
@@ -134,15 +141,15 @@ impl Cache {
         }
     }
 
-    /// The largest value that is kept, in bytes.
+    /// The size of the largest value that is cached, in bytes.
     pub(crate) fn largest(&self) -> u64 {
-        // As weighed: see `TenantCache::keep`.
-        (self.entries.budget() / LARGEST_PART).saturating_sub(ENTRY_BYTES) / 6 * 5
+        // The inverse of the weight in `TenantCache::keep`.
+        (self.entries.budget() / MAX_ENTRY_DIVISOR).saturating_sub(ENTRY_BYTES) / 6 * 5
     }
 
     pub(crate) fn counts(&self) -> CacheCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (entries, bytes) = self.entries.held();
+        let (entries, bytes) = self.entries.usage();
         let CacheCounters { hits, misses, joined, refreshed, evictions } = &self.counts;
         CacheCounts {
             hits: read(hits),
@@ -155,7 +162,7 @@ impl Cache {
         }
     }
 
-    /// This process has written or deleted an object.
+    /// Invalidates what is cached about an object that this process has written or deleted.
     pub(crate) fn changed_object(&self, key: &str) {
         self.epochs.advance_object(key);
     }
@@ -165,7 +172,7 @@ impl Cache {
     }
 }
 
-/// When something was asked for, and what this process had changed by then.
+/// The time and the epoch at which a fetch started.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     epoch: Epoch,
@@ -177,7 +184,7 @@ pub(crate) struct Moment {
 pub(crate) struct TenantCache {
     cache: Arc<Cache>,
     tenant: Tenant,
-    /// The session's own; `None` where requests go with those of the process.
+    /// The session's credentials; `None` if requests use those of the process.
     credentials: Option<Arc<dyn Credentials>>,
 }
 
@@ -186,9 +193,9 @@ impl TenantCache {
         Self { cache, tenant, credentials }
     }
 
-    /// A value that is acceptable: one that is known, or one that `fetch` finds, once for all who want it now.
+    /// Returns a cached value that is acceptable, or fetches one. Concurrent callers share the fetch.
     ///
-    /// `fetch` is given what is known, however old it is: it may still save work.
+    /// `fetch` gets the cached value even if it is too old, for example to send a conditional request.
     pub(crate) async fn get<T, F>(
         &self,
         key: &Key<T>,
@@ -200,21 +207,21 @@ impl TenantCache {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let Accept { bound, fetches, usable, refresh } = accept;
-        let known = self.peek(key);
-        if let Some(known) = known.as_ref().filter(|known| usable(&known.value)) {
-            let age = known.since.elapsed();
+        let cached = self.peek(key);
+        if let Some(cached) = cached.as_ref().filter(|cached| usable(&cached.value)) {
+            let age = cached.since.elapsed();
             if age < bound {
                 count(&self.cache.counts.hits, 1);
                 if refresh && age > bound / 2 {
-                    self.refresh_ahead(key, bound, fetches, known.clone(), fetch);
+                    self.refresh_ahead(key, bound, fetches, cached.clone(), fetch);
                 }
-                return Ok(known.clone());
+                return Ok(cached.clone());
             }
         }
-        self.board(key, bound, fetches, || fetch(known)).await
+        self.join_or_fetch(key, bound, fetches, || fetch(cached)).await
     }
 
-    /// What is known, however old it is.
+    /// Returns the cached value that this session may see, regardless of its age.
     pub(crate) fn peek<T: Cached>(&self, key: &Key<T>) -> Option<Kept<T>> {
         let slot = self.cache.entries.get(&key.id)?;
         let entry = &slot.value;
@@ -224,60 +231,65 @@ impl TenantCache {
         Some(Kept { value: entry.value.clone().downcast().ok()?, since: entry.since })
     }
 
-    /// What is known and belongs to a version that the caller knows to be current: a hit, whatever its age.
+    /// Returns the cached value if it belongs to a version that the caller knows to be current, regardless of its age.
+    /// Counts as a hit.
     pub(crate) fn hit<T: Cached>(&self, key: &Key<T>, is_current: impl Fn(&T) -> bool) -> Option<Arc<T>> {
-        let known = self.peek(key)?.value;
-        if !is_current(&known) {
+        let cached = self.peek(key)?.value;
+        if !is_current(&cached) {
             return None;
         }
         count(&self.cache.counts.hits, 1);
-        Some(known)
+        Some(cached)
     }
 
-    /// To be taken before something is asked for outside of [`TenantCache::get`].
+    /// Returns the current time and epoch. Call it before a fetch outside of [`TenantCache::get`].
     pub(crate) fn moment<T>(&self, key: &Key<T>) -> Moment {
         Moment { epoch: self.cache.epoch(&key.id.about), since: Instant::now() }
     }
 
-    /// Keeps something that was asked for then.
+    /// Caches a value whose fetch started at `moment`.
     pub(crate) fn put<T: Cached>(&self, key: &Key<T>, moment: Moment, value: impl Into<Arc<T>>) {
         self.keep(key, moment.epoch, &Kept { value: value.into(), since: moment.since });
     }
 
-    /// Whether this session may see an entry that was made by such requests.
+    /// Returns whether this session may see an entry with these needs.
     fn may_see(&self, about: &About, needs: &[Need]) -> bool {
         let Some(credentials) = &self.credentials else { return true };
         let Some(place) = about.places().next() else { return false };
         credentials.evidence(place).is_some_and(|evidence| evidence.shows(needs.iter()))
     }
 
-    /// Refreshes an entry behind an answer that was given, unless somebody does already.
+    /// Refreshes an entry in the background, unless a fetch is already in flight.
     fn refresh_ahead<T, F>(
         &self,
         key: &Key<T>,
         bound: Duration,
         fetches: Detail,
-        known: Kept<T>,
+        cached: Kept<T>,
         fetch: impl FnOnce(Option<Kept<T>>) -> F,
     ) where
         T: Cached,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.cache.flights.is_flying(&self.flight(key, fetches.clone()), self.cache.epoch(&key.id.about)) {
+        if self
+            .cache
+            .flights
+            .is_in_flight(&self.flight(key, fetches.clone()), self.cache.epoch(&key.id.about))
+        {
             return;
         }
         count(&self.cache.counts.refreshed, 1);
-        let flight = self.board(key, bound, fetches, || fetch(Some(known)));
-        runtime.spawn(flight.map(|landed| {
-            if let Err(error) = landed {
+        let flight = self.join_or_fetch(key, bound, fetches, || fetch(Some(cached)));
+        runtime.spawn(flight.map(|result| {
+            if let Err(error) = result {
                 tracing::debug!("cannot refresh an entry: {}", error.message());
             }
         }));
     }
 
-    /// A flight that fetches a value and keeps it: a new one, or one that others wait for already.
-    fn board<T, F>(
+    /// Joins the fetch in flight for this key, or starts one that caches its value.
+    fn join_or_fetch<T, F>(
         &self,
         key: &Key<T>,
         bound: Duration,
@@ -294,7 +306,7 @@ impl TenantCache {
             let (cache, key, since) = (self.clone(), key.clone(), Instant::now());
             fetch().map_ok(move |value| {
                 let since = value.as_of().unwrap_or(since);
-                let kept = Kept { value: cache.shared(&key, value), since };
+                let kept = Kept { value: cache.deduplicated(&key, value), since };
                 cache.keep(&key, epoch, &kept);
                 kept
             })
@@ -304,25 +316,27 @@ impl TenantCache {
         }
         let start = || start().map_ok(Kept::erased).map_err(Arc::new).boxed();
         let flight = self.flight(key, fetches);
-        let Boarding { landing, own } = self.cache.flights.board(&flight, epoch, bound, Result::is_ok, start);
-        if own.is_none() {
+        let Joined { future, started } =
+            self.cache.flights.join_or_start(&flight, epoch, bound, Result::is_ok, start);
+        if started.is_none() {
             count(&self.cache.counts.joined, 1);
         }
         let cache = self.cache.clone();
-        let landed = landing.map(move |landed| {
-            if let Some(number) = own {
-                cache.flights.landed(&flight, number);
+        let future = future.map(move |result| {
+            if let Some(number) = started {
+                cache.flights.finish(&flight, number);
             }
-            landed.map_err(|error| Error::shared(&error)).and_then(Kept::typed)
+            result.map_err(|error| Error::shared(&error)).and_then(Kept::typed)
         });
-        landed.boxed()
+        future.boxed()
     }
 
-    /// The value that is held, where a fetch brought the same: also one that this session could not see before.
-    fn shared<T: Cached>(&self, key: &Key<T>, value: T) -> Arc<T> {
-        let held =
+    /// Returns the cached value if the fetched one is equal, and otherwise the fetched one. The session has just fetched
+    /// the same content, so its access to the cached value need not be checked.
+    fn deduplicated<T: Cached>(&self, key: &Key<T>, value: T) -> Arc<T> {
+        let cached =
             self.cache.entries.get(&key.id).and_then(|slot| slot.value.value.clone().downcast::<T>().ok());
-        held.filter(|held| value.is_same(held)).unwrap_or_else(|| Arc::new(value))
+        cached.filter(|cached| value.is_same(cached)).unwrap_or_else(|| Arc::new(value))
     }
 
     fn flight<T>(&self, key: &Key<T>, fetches: Detail) -> FlightId {
@@ -331,25 +345,26 @@ impl TenantCache {
         FlightId { entry: key.id.clone(), fetches, credentials }
     }
 
-    /// Keeps a value that was fetched when the places it is about were in this epoch.
+    /// Caches a value whose fetch started in this epoch.
     fn keep<T: Cached>(&self, key: &Key<T>, epoch: Epoch, kept: &Kept<T>) {
         let Some(bytes) = kept.value.weight().filter(|bytes| *bytes <= self.cache.largest()) else { return };
         let needs = key.id.about.needs(&kept.value.plain_layers());
         if epoch != self.cache.epoch(&key.id.about) || !self.may_see(&key.id.about, &needs) {
             return;
         }
-        // Allocators round up and leave gaps: what is held takes a quarter more, as measured.
+        // Measured: allocator rounding and fragmentation add a quarter.
         let weight = bytes + bytes / 4 + ENTRY_BYTES;
         let since = kept.since;
         let entry = CacheEntry { value: kept.value.clone(), since, epoch, needs };
-        // Whichever comes first, what was asked for later is newer.
-        let is_newer = |known: &CacheEntry| known.epoch == epoch && known.since > since;
+        // Fetches may finish out of order: the one that started later is newer.
+        let is_newer = |cached: &CacheEntry| cached.epoch == epoch && cached.since > since;
         let owner = self.owner(&key.id.about);
         let evicted = self.cache.entries.insert(key.id.clone(), owner, weight, entry, is_newer);
         count(&self.cache.counts.evictions, evicted);
     }
 
-    /// Whose part of the budget an entry takes: what is known of a shared library alone is the library's.
+    /// The tenant whose share of the budget an entry counts against. An entry about a single shared library belongs to
+    /// the library.
     fn owner(&self, about: &About) -> Tenant {
         let mut places = about.places();
         match (places.next(), places.next()) {
@@ -358,7 +373,7 @@ impl TenantCache {
         }
     }
 
-    /// Something has changed that is about this place, without a write by this session.
+    /// Invalidates what is cached about this place, for changes that are not writes of this session.
     pub(crate) fn changed(&self, place: &str) {
         self.cache.epochs.advance(place);
     }

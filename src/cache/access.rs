@@ -1,67 +1,67 @@
-//! Who may see an entry.
+//! Access control: which session may see which cache entry.
 //!
-//! Without a role, sessions differ only in the keys that their mounts build, and all of them send requests with the
-//! credentials of the process. With a role, S3 itself confines each session; then an entry must not tell a session
-//! what S3 would refuse it. The rule: *an entry names what S3 was asked to make it; a session sees the entry once S3
-//! has let the session's own credentials do as much in the same place.* [`Evidence::shows`] is that rule.
+//! Without a role, all sessions use the credentials of the process and differ only in the keys that their mounts build.
+//! With a role, S3 confines each session, and the cache must not reveal to a session what S3 would deny it. The rule:
+//! *an entry states which requests produced it ([`Need`]); a session sees the entry once S3 has allowed the session's
+//! own credentials to send such requests in the same place ([`Evidence`]).* [`Evidence::shows`] implements it.
 //!
-//! Evidence belongs to one set of credentials and ends with it. A refusal takes it back. It is gathered where requests
-//! are sent (`store::send`), and never from anything that a session says.
+//! Evidence belongs to one set of credentials and expires with it. A denied request revokes it. It is recorded where
+//! requests are sent (`store::send`), never from input of a session.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::mount::Reach;
 
-/// What must have been let through before an entry is shown.
+/// A permission that a session must have demonstrated before it sees an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Reading this object, or its kind: everything in one mount is read by the same right.
+    /// Reading this object, or another one in the same mount, which needs the same permission.
     Read(Arc<str>),
-    /// Listing this prefix, or its kind.
+    /// Listing this prefix, or another one in the same mount.
     List(Arc<str>),
-    /// Reading the index of this library: it opens all that was published there.
+    /// Reading the index of this library, which gives access to everything published there.
     Published(Arc<str>),
-    /// Listing this library, having been told whether there is an index.
+    /// Listing this library, and finding out whether it has an index.
     Plain(Arc<str>),
 }
 
-/// What S3 let one set of credentials do, for each part of the bucket that their policy names.
+/// What S3 has allowed one set of credentials to do, for each part of the bucket in their session policy.
 #[derive(Debug)]
 pub(crate) struct Evidence(Box<[Region]>);
 
-/// One mount, or one library with what is beside it. Prefixes end with `/`.
+/// One mount, or one library with its sidecar folder `.skillfs/`. Prefixes end with `/`.
 #[derive(Debug)]
 struct Region {
     prefix: String,
-    /// Of a library, where its index and its blobs are.
+    /// For a library, the prefix of its index and blobs.
     beside: Option<String>,
     listed: AtomicBool,
     read: AtomicBool,
-    /// The index of the library was read, or found missing by reading.
+    /// The index of the library was read, or a read found that it does not exist.
     index: AtomicBool,
-    /// A listing told that the library has no index.
+    /// A listing showed that the library has no index.
     no_index: AtomicBool,
 }
 
-/// What S3 answered.
+/// The kind of a request that S3 has allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passed {
     /// A listing of this prefix.
     List,
-    /// A request for this object.
+    /// A GET or HEAD of this object.
     Read,
-    /// A listing that tells that this object is not there, where reading it was refused.
+    /// A listing that showed that this object does not exist, after reading it was denied.
     Missing,
 }
 
 impl Evidence {
-    /// For credentials that reach this much, and have done nothing yet.
-    pub(crate) fn none(reach: &[Reach]) -> Self {
+    /// Creates empty evidence for credentials with this reach.
+    pub(crate) fn new(reach: &[Reach]) -> Self {
         Self(reach.iter().map(Region::new).collect())
     }
 
-    /// Whether S3 has let these credentials do all that an entry needs.
+    /// Returns whether S3 has allowed these credentials everything that an entry needs.
     pub(crate) fn shows<'n>(&self, mut needs: impl Iterator<Item = &'n Need>) -> bool {
         let is = |proof: &AtomicBool| proof.load(Ordering::Relaxed);
         needs.all(|need| {
@@ -79,7 +79,7 @@ impl Evidence {
         })
     }
 
-    /// S3 has let something through; or, with `false`, refused it.
+    /// Records that S3 allowed a request or, if `passed` is `false`, denied it.
     pub(crate) fn record(&self, key: &str, how: Passed, passed: bool) {
         for region in &self.0 {
             let beside = region.is_beside(key);
@@ -87,17 +87,18 @@ impl Evidence {
                 continue;
             }
             let proof = match how {
-                // A listing beside a library looks for one object, and shows no other.
+                // A listing in the sidecar folder looks for a single object and proves nothing about others.
                 Passed::List if beside => return,
                 Passed::List => &region.listed,
                 Passed::Read if beside => &region.index,
                 Passed::Read => &region.read,
                 Passed::Missing if beside => &region.no_index,
-                // In a mount that is the session's own. Of a library it does not tell whether others may be read.
+                // Only in a mount that belongs to the session. In a library, it does not prove that other objects may
+                // be read.
                 Passed::Missing if region.beside.is_none() => &region.read,
                 Passed::Missing => return,
             };
-            // Written only when it changes: all who read share it.
+            // Written only on a change, to keep the cache line shared among readers.
             if proof.load(Ordering::Relaxed) != passed {
                 proof.store(passed, Ordering::Relaxed);
             }
@@ -116,7 +117,7 @@ impl Region {
         Self { prefix, beside, listed, read, index, no_index }
     }
 
-    /// By the plain text, as IAM reads it.
+    /// Compares text, as IAM does.
     fn contains(&self, key: &str) -> bool {
         key.starts_with(&self.prefix)
     }
@@ -130,12 +131,12 @@ impl Region {
     }
 }
 
-/// The credentials of a session, as far as the cache is concerned.
+/// The credentials of a session, as seen by the cache.
 pub(crate) trait Credentials: std::fmt::Debug + Send + Sync {
-    /// Which set of credentials requests about this place go with: callers share a flight only where it is the same.
+    /// Identifies the set of credentials used for requests about this place. Callers share a fetch only if it is equal.
     fn id(&self, place: &str) -> [u8; 16];
 
-    /// What S3 has let that set do; `None` while there is none.
+    /// What S3 has allowed that set to do; `None` if there are no valid credentials.
     fn evidence(&self, place: &str) -> Option<Arc<Evidence>>;
 }
 
@@ -148,7 +149,7 @@ mod tests {
 
     /// A session with a thread, its own library and the shared library `acme`.
     fn session() -> Evidence {
-        Evidence::none(&[
+        Evidence::new(&[
             Reach::Below {
                 prefix: "threads/t1/".into(),
                 write: true,
@@ -236,8 +237,8 @@ mod tests {
     #[test]
     fn each_entry_needs_what_made_it_and_no_more() {
         let library = || libraries(&["u1/skills/"]);
-        // What S3 let through; what is shown then, and what is not.
-        #[allow(clippy::type_complexity)]
+        // The key and the kind of an allowed request, the entries that it shows, and entries that stay hidden.
+        #[allow(clippy::type_complexity, reason = "a table that is used once")]
         let table: Vec<(&str, Passed, Vec<(About, &[bool])>, Vec<(About, &[bool])>)> = vec![
             (
                 "threads/t1/a.md",
@@ -257,7 +258,7 @@ mod tests {
                 vec![(object("threads/t1/a.md"), &[])],
                 vec![(prefix("threads/t1/"), &[])],
             ),
-            // One request for the index opens all that was published.
+            // Reading the index gives access to everything that was published.
             (
                 "u1/.skillfs/index.json",
                 Passed::Read,
@@ -275,7 +276,7 @@ mod tests {
                     (libraries(&["u1/skills/", "shared/acme/skills/"]), &[false, false]),
                 ],
             ),
-            // A listing alone does not tell whether there is an index, which would go before it.
+            // A listing alone does not show whether there is an index, which would take precedence.
             (
                 "u1/skills/",
                 Passed::List,
@@ -288,7 +289,7 @@ mod tests {
                 vec![(object("u1/skills/b/SKILL.md"), &[])],
                 vec![(library(), &[true]), (library(), &[false]), (object("u1/.skillfs/blobs/x"), &[])],
             ),
-            // That there is no index says nothing of what may be read.
+            // That there is no index does not prove that anything may be read.
             (
                 "u1/.skillfs/index.json",
                 Passed::Missing,
@@ -312,10 +313,10 @@ mod tests {
             for (about, plain) in &hidden {
                 assert!(!shows(&evidence, about, plain), "{how:?} of {key} shows {about:?} {plain:?}");
             }
-            // A refusal takes it back.
+            // A denied request revokes the evidence.
             evidence.record(key, how, false);
             for (about, plain) in &shown {
-                assert!(!shows(&evidence, about, plain), "refused, {key} still shows {about:?}");
+                assert!(!shows(&evidence, about, plain), "{key} still shows {about:?} after it was denied");
             }
         }
     }
@@ -328,7 +329,7 @@ mod tests {
             evidence.record("u1/skills/", Passed::List, true);
             evidence.record("u1/.skillfs/index.json", index, true);
             assert!(shows(&evidence, &plain, &[true]), "{index:?}");
-            // Of another library, nothing is known.
+            // There is no evidence about another library.
             assert!(!shows(&evidence, &libraries(&["shared/acme/skills/"]), &[true]));
         }
     }

@@ -1,19 +1,19 @@
-//! Epochs: how a change made by this process invalidates what was fetched before it, without finding the entries.
+//! Epochs: invalidate everything fetched before a change by this process, without searching for the entries.
 //!
-//! Every path hashes to a counter. A write increments the counters of the object and of every directory above it. A
-//! fetch reads the counters of what it is about before the request is sent; an entry is served only while they still
-//! add up to the same. Because counters only grow, the sum over several of them changes whenever one does.
+//! Every path hashes to a counter. A write increments the counters of the object and of all its parent directories. A
+//! fetch reads the counters of the paths it is about before the request is sent, and an entry is served only as long as
+//! their sum is unchanged. Counters only grow, so the sum changes whenever one of them does.
 //!
-//! Two paths may share a counter: then a write invalidates more than it must, and never less.
+//! Paths that share a counter are only invalidated more often than necessary, never less.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::sync::{AtomicU64, Ordering};
 
-/// How many paths are told apart.
+/// The number of counters. Collisions only over-invalidate.
 const SLOTS: usize = 16 * 1024;
 
-/// The state of some paths at one moment.
+/// The epoch of one or several paths: the sum of their counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch(u64);
 
@@ -32,24 +32,24 @@ impl Epochs {
     }
 
     pub(super) fn slot(&self, path: &str) -> &AtomicU64 {
-        // A file and a directory of one name change together.
+        // A file and a directory with the same name share a counter.
         let path = path.strip_suffix('/').unwrap_or(path);
         &self.slots[self.hasher.hash_one(path) as usize % self.slots.len()]
     }
 
-    /// To be read before a request is sent: it goes with what comes back.
+    /// Returns the current epoch of these paths. Read it before sending a request, and store it with the response.
     pub(super) fn of<'p>(&self, paths: impl Iterator<Item = &'p str>) -> Epoch {
         Epoch(paths.fold(0, |sum, path| sum.wrapping_add(self.slot(path).load(Ordering::SeqCst))))
     }
 
-    /// Everything fetched about this path before now is out of date, also what is still on its way.
+    /// Invalidates everything fetched about this path so far, including fetches in flight.
     pub(super) fn advance(&self, path: &str) {
         self.slot(path).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The same for an object that was written or deleted, and for every directory above it.
+    /// Invalidates an object that was written or deleted, and all its parent directories.
     pub(super) fn advance_object(&self, key: &str) {
-        // `read` may have taken the name without `.md` for this file.
+        // `read` accepts the name without `.md` for this file.
         if let Some(stem) = key.strip_suffix(".md") {
             self.advance(stem);
         }

@@ -1,11 +1,11 @@
-//! The entries, and which of them go when they take too much: a budget for the process, shared fairly.
+//! A sharded map with one budget for all owners, and CLOCK (second-chance) eviction per owner.
 //!
-//! Every entry has an owner. When all entries together exceed the budget, the owner that holds most gives up what it
-//! has not used for longest, by CLOCK (second chance): so nobody can push out what others have, unless they have more.
+//! Every entry has an owner. When the entries exceed the budget, the owner with the most bytes loses its entries in
+//! CLOCK order. An owner therefore cannot evict the entries of owners that hold less.
 //!
-//! Lookups take a read lock on one of the shards and set a flag. Inserts take the lock on the holdings, then the
-//! lock of a shard, in that order only; so map and holdings never disagree. `super::model` runs this file under
-//! shuttle.
+//! A lookup takes the read lock of one shard and sets a flag. An insert takes the lock of the holdings (the accounting
+//! per owner) and then the lock of a shard, always in this order, so the map and the holdings stay consistent.
+//! `super::model` runs this file under shuttle.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -22,13 +22,13 @@ pub(super) struct Slot<O, V> {
     pub(super) value: V,
     pub(super) weight: u64,
     owner: O,
-    /// Its place in the order of its owner's entries.
+    /// The position in the owner's CLOCK order.
     number: AtomicU64,
-    /// Whether it was used since the clock's hand passed it.
+    /// The reference bit of CLOCK: whether the entry was used since the hand last passed it.
     used: AtomicBool,
 }
 
-/// With the hash computed once, for the shard and for the table.
+/// A `HashTable` instead of a `HashMap`, so that the hash is computed once, for the shard and for the table.
 type Shard<K, O, V> = RwLock<HashTable<(K, Arc<Slot<O, V>>)>>;
 
 /// Entries by key, each with an owner.
@@ -39,24 +39,24 @@ pub(super) struct Entries<K, O, V> {
     budget: u64,
 }
 
-/// Who holds what.
+/// The accounting of all entries by owner.
 struct Holdings<K, O, V> {
     bytes: u64,
     entries: u64,
     next: u64,
     owners: HashMap<O, Holding<K, O, V>>,
-    /// By what they hold, the least first.
+    /// The owners by bytes, smallest first.
     ranking: BTreeSet<(u64, O)>,
 }
 
 struct Holding<K, O, V> {
     bytes: u64,
-    /// The oldest first.
+    /// In CLOCK order, oldest first.
     entries: BTreeMap<u64, (K, Arc<Slot<O, V>>)>,
 }
 
 impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
-    /// Holds entries up to so many bytes; none with zero.
+    /// Creates an empty map with a budget in bytes. A budget of zero stores nothing.
     pub(super) fn new(budget: u64) -> Self {
         let holdings =
             Holdings { bytes: 0, entries: 0, next: 0, owners: HashMap::new(), ranking: BTreeSet::new() };
@@ -72,8 +72,8 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         self.budget
     }
 
-    /// How many entries there are, and what they weigh.
-    pub(super) fn held(&self) -> (u64, u64) {
+    /// The number of entries and their total weight.
+    pub(super) fn usage(&self) -> (u64, u64) {
         let holdings = self.holdings();
         (holdings.entries, holdings.bytes)
     }
@@ -83,24 +83,24 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
     }
 
     fn shard(&self, hash: u64) -> &Shard<K, O, V> {
-        // The table uses the other end of the hash.
+        // The high half of the hash; the table uses other bits.
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 
     pub(super) fn get(&self, key: &K) -> Option<Arc<Slot<O, V>>> {
         let hash = self.hasher.hash_one(key);
         let shard = self.shard(hash).read().unwrap_or_else(PoisonError::into_inner);
-        let (_, found) = shard.find(hash, |(known, _)| known == key)?;
+        let (_, found) = shard.find(hash, |(other, _)| other == key)?;
         let found = found.clone();
         drop(shard);
-        // Written only when it changes: all readers share the cache line.
+        // Written only on a change, to keep the cache line shared among readers.
         if !found.used.load(Ordering::Relaxed) {
             found.used.store(true, Ordering::Relaxed);
         }
         Some(found)
     }
 
-    /// Adds an entry, or replaces the one with this key unless that `is_newer`. Tells how many were evicted.
+    /// Adds an entry, or replaces the existing one unless it `is_newer`. Returns the number of evicted entries.
     pub(super) fn insert(
         &self,
         key: K,
@@ -115,11 +115,11 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         {
             let hash = self.hasher.hash_one(&key);
             let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
-            match shard.find_mut(hash, |(known, _)| *known == key) {
-                Some((_, known)) if is_newer(&known.value) => return 0,
-                Some((_, known)) => {
-                    holdings.remove(known);
-                    *known = slot.clone();
+            match shard.find_mut(hash, |(other, _)| *other == key) {
+                Some((_, existing)) if is_newer(&existing.value) => return 0,
+                Some((_, existing)) => {
+                    holdings.remove(existing);
+                    *existing = slot.clone();
                 }
                 None => {
                     let entry = (key.clone(), slot.clone());
@@ -130,13 +130,13 @@ impl<K: Hash + Eq + Clone, O: Hash + Eq + Ord + Clone, V> Entries<K, O, V> {
         holdings.add(key, slot);
         let mut evicted = 0;
         while holdings.bytes > self.budget {
-            let Some((key, gone)) = holdings.next_victim() else { break };
+            let Some((key, victim)) = holdings.next_victim() else { break };
             let hash = self.hasher.hash_one(&key);
             let mut shard = self.shard(hash).write().unwrap_or_else(PoisonError::into_inner);
-            if let Ok(known) =
-                shard.find_entry(hash, |(known, slot)| *known == key && Arc::ptr_eq(slot, &gone))
+            if let Ok(entry) =
+                shard.find_entry(hash, |(other, slot)| *other == key && Arc::ptr_eq(slot, &victim))
             {
-                known.remove();
+                entry.remove();
             }
             evicted += 1;
         }
@@ -174,7 +174,7 @@ impl<K: Clone, O: Hash + Eq + Ord + Clone, V> Holdings<K, O, V> {
         Some(key)
     }
 
-    /// What the heaviest owner gives up, taken out of the holdings.
+    /// Removes the next entry to evict from the holdings: the CLOCK victim of the owner with the most bytes.
     fn next_victim(&mut self) -> Option<(K, Arc<Slot<O, V>>)> {
         loop {
             let (_, heaviest) = self.ranking.last()?;
@@ -184,7 +184,7 @@ impl<K: Clone, O: Hash + Eq + Ord + Clone, V> Holdings<K, O, V> {
             if !slot.used.swap(false, Ordering::Relaxed) {
                 return Some((key, slot));
             }
-            // A second chance, after everything that was not used.
+            // It was used: give it a second chance at the end of the order.
             self.add(key, slot);
         }
     }

@@ -1,8 +1,8 @@
-//! Cache keys: what an entry is about, and what it holds.
+//! Cache keys: what an entry is about, and what it contains.
 //!
-//! What it is *about* are places in the bucket: invalidation and access checks look at nothing else. What it *holds*
-//! is the type of the value and, where one type holds several things about one place, a [`Detail`]. Keys are compared,
-//! never parsed.
+//! An entry is *about* places in the bucket ([`About`]); invalidation and access checks use nothing else. It *contains* a
+//! value of one type. If there are several values of that type about the same place, a [`Detail`] distinguishes them.
+//! Keys are compared, never parsed.
 
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
@@ -16,18 +16,18 @@ use crate::entry::Depth;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{Layer, ObjectKey};
 
-/// The places of the bucket that an entry is about.
+/// The places in the bucket that an entry is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum About {
-    /// One object, or whatever else has its name.
+    /// One object, or a directory with the same name.
     Object(Arc<str>),
-    /// What is below a prefix, which ends with `/`.
+    /// Everything below a prefix, which ends with `/`.
     Prefix(Arc<str>),
-    /// Libraries, in their order.
+    /// An ordered list of libraries.
     Libraries(Arc<LibraryPrefixes>),
 }
 
-/// The prefixes of libraries, in their order. Each ends with `/skills/`.
+/// An ordered list of library prefixes. Each ends with `/skills/`.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(crate) struct LibraryPrefixes(Box<[Arc<str>]>);
 
@@ -44,7 +44,7 @@ impl LibraryPrefixes {
 
 impl Hash for LibraryPrefixes {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Sessions differ in their first library, as a rule; equality compares them all.
+        // The first library usually differs between sessions, and hashing all of them is slower. Equality compares all.
         (self.0.len(), self.0.first()).hash(state);
     }
 }
@@ -54,7 +54,7 @@ impl About {
         Self::Object(key.as_str().into())
     }
 
-    /// What invalidation looks at.
+    /// The places whose epochs invalidate the entry.
     pub(super) fn places(&self) -> impl Iterator<Item = &str> {
         let (one, many) = match self {
             Self::Object(place) | Self::Prefix(place) => (Some(&**place), None),
@@ -63,15 +63,15 @@ impl About {
         one.into_iter().chain(many.into_iter().flatten())
     }
 
-    /// What S3 must have let a session do before it may see an entry about this. `plain` tells of each library
-    /// whether the value was made from a listing of it.
+    /// What S3 must have allowed a session before it may see an entry about these places. `plain` says for each library
+    /// whether the value was computed from a listing of it.
     pub(super) fn needs(&self, plain: &[bool]) -> Box<[Need]> {
         match self {
             Self::Object(key) => [Need::Read(key.clone())].into(),
             Self::Prefix(prefix) => [Need::List(prefix.clone())].into(),
             Self::Libraries(libraries) => {
                 let need = |(number, library): (usize, &Arc<str>)| {
-                    // Where it is not told, the entry needs everything.
+                    // If unspecified, require both the listing and the index.
                     match plain.get(number).copied().unwrap_or(true) {
                         true => Need::Plain(library.clone()),
                         false => Need::Published(library.clone()),
@@ -83,15 +83,15 @@ impl About {
     }
 }
 
-/// What of several things that one type holds about a place.
+/// Distinguishes several values of one type about the same place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Detail {
-    /// There is only one.
+    /// There is only one such value.
     Only,
     Depth(Depth),
     /// A kind of fetch.
     Kind(&'static str),
-    /// The part below a name, a version, a path: whatever tells two of them apart.
+    /// An arbitrary distinguishing name, such as a version or a path.
     Named(Box<str>),
 }
 
@@ -101,31 +101,32 @@ impl Detail {
     }
 }
 
-/// A value that may be kept.
+/// A value that can be cached.
 pub(crate) trait Cached: Send + Sync + 'static {
-    /// What it takes in memory, in bytes; `None` for one that must not be kept.
+    /// The size in memory in bytes; `None` if the value must not be cached.
     fn weight(&self) -> Option<u64>;
 
-    /// Whether it says the same as a value that is known: then that one is kept on, with all that was made of it.
-    fn is_same(&self, _known: &Self) -> bool
+    /// Returns whether the value equals the cached one. Then the cached one is kept, together with everything computed
+    /// from it.
+    fn is_same(&self, _cached: &Self) -> bool
     where
         Self: Sized,
     {
         false
     }
 
-    /// Since when it is known to be so, where that is earlier than the fetch that made it.
+    /// The time as of which the value is current, if that is earlier than the start of the fetch.
     fn as_of(&self) -> Option<Instant> {
         None
     }
 
-    /// Of each library that it is about, whether it was made from a listing.
+    /// For each library that the value is about, whether it was computed from a listing.
     fn plain_layers(&self) -> Vec<bool> {
         Vec::new()
     }
 }
 
-/// The key of an entry that holds a `T`.
+/// The key of an entry that contains a `T`.
 #[derive(Debug)]
 pub(crate) struct Key<T> {
     pub(super) id: Id,
@@ -138,7 +139,7 @@ impl<T> Clone for Key<T> {
     }
 }
 
-/// The same without its type parameter. Two keys whose values have different types are different.
+/// A [`Key`] without its type parameter. Keys of values with different types are never equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     pub(super) about: About,
@@ -152,7 +153,7 @@ impl<T: Cached> Key<T> {
     }
 }
 
-/// A value that is kept, and since when it is known to be so.
+/// A cached value, and the time as of which it is current.
 #[derive(Debug)]
 pub(crate) struct Kept<T: ?Sized> {
     pub(crate) value: Arc<T>,
@@ -166,35 +167,35 @@ impl<T: ?Sized> Clone for Kept<T> {
 }
 
 impl<T: Cached> Kept<T> {
-    /// Without its type: flights of all types are kept together.
+    /// Erases the type, because fetches of all types share one map.
     pub(super) fn erased(self) -> Kept<dyn Any + Send + Sync> {
         Kept { value: self.value, since: self.since }
     }
 }
 
 impl Kept<dyn Any + Send + Sync> {
-    /// With its type, which is part of every key.
+    /// Restores the type, which is part of every key.
     pub(super) fn typed<T: Cached>(self) -> Result<Kept<T>> {
         let wrong = |_| Error::new(ErrorKind::Internal, "the type of a cache entry does not match its key");
         Ok(Kept { value: self.value.downcast().map_err(wrong)?, since: self.since })
     }
 }
 
-/// Which answers a caller accepts.
+/// Which cached values a caller accepts.
 #[derive(Debug)]
 pub(crate) struct Accept<P> {
-    /// How old it may be. With zero, nothing that is known is used and no other caller's fetch is joined.
+    /// The maximum age. With zero, no cached value is used and no fetch in flight is joined.
     pub(crate) bound: Duration,
-    /// What exactly is fetched where it must be: callers that fetch different things do not share a flight.
+    /// The kind of fetch on a miss. Callers with different kinds do not share a fetch.
     pub(crate) fetches: Detail,
-    /// Whether a value that is known tells enough.
+    /// Whether a cached value has what the caller needs.
     pub(crate) usable: P,
-    /// Whether a hit in the second half of its life is refreshed behind the answer.
+    /// Whether a hit in the second half of its lifetime is refreshed in the background.
     pub(crate) refresh: bool,
 }
 
 impl<T> Accept<fn(&T) -> bool> {
-    /// Whatever is no older than this.
+    /// Accepts every value that is not older than this.
     pub(crate) fn newer_than(bound: Duration) -> Self {
         Self { bound, fetches: Detail::Only, usable: |_| true, refresh: true }
     }

@@ -1,12 +1,12 @@
-//! The concurrent parts of the cache and the limiter under [shuttle], which runs them in many interleavings.
+//! Tests of the concurrent parts of the cache and of the limiter under [shuttle], which explores thread interleavings.
 //!
-//! The same files as in production are compiled once more, over shuttle's primitives instead of the standard
-//! library's. Each check states an invariant, and each has a twin with a deliberate mistake that must be found, so
-//! that a check that cannot fail is noticed.
+//! The production files are compiled a second time, with shuttle's synchronization primitives instead of the standard
+//! library's. Each check asserts an invariant. Most have a counterpart with a deliberate mistake that must be detected,
+//! so that a check that cannot fail is noticed.
 
 #![cfg(test)]
-#![allow(dead_code, unreachable_pub)]
-#![allow(clippy::duplicate_mod, reason = "compiled once more over other primitives, which is the point")]
+#![allow(dead_code, unreachable_pub, reason = "the models use only parts of the included files")]
+#![allow(clippy::duplicate_mod, reason = "compiled a second time with other primitives on purpose")]
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::AtomicUsize as AtomicStd;
@@ -44,20 +44,20 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(model, SCHEDULES);
 }
 
-/// Whether some schedule breaks an invariant. On a thread of its own, which is where the panic ends.
+/// Returns whether some schedule breaks an invariant. Runs in a separate thread, which catches the panic.
 fn is_broken(model: impl Fn() + Send + Sync + 'static) -> bool {
     let search = std::thread::spawn(move || shuttle::check_random(model, 20 * SCHEDULES));
     match search.join() {
         Ok(()) => false,
         Err(panic) => {
-            // What it holds belongs to an execution that is over: dropping it would panic again.
+            // The payload refers to a finished shuttle execution: dropping it would panic again.
             std::mem::forget(panic);
             true
         }
     }
 }
 
-/// The budget holds and the books are right, whatever inserts and lookups run at once.
+/// The budget is kept and the accounting is consistent under concurrent inserts and lookups.
 fn inserts(budget: u64) {
     let all: Arc<Entries<u64, &'static str, u64>> = Arc::new(Entries::new(budget));
     let threads: Vec<_> = ["a", "b", "c"]
@@ -67,10 +67,10 @@ fn inserts(budget: u64) {
             let all = all.clone();
             thread::spawn(move || {
                 for i in 0..4 {
-                    // The same keys from several owners: one replaces the other.
+                    // Several owners insert the same keys and replace each other's entries.
                     all.insert(i, owner, 10, number as u64, |_| false);
                     all.get(&((i + 1) % 4));
-                    assert!(all.held().1 <= 30);
+                    assert!(all.usage().1 <= 30);
                 }
             })
         })
@@ -79,16 +79,16 @@ fn inserts(budget: u64) {
         thread.join().unwrap();
     }
     let found = (0..4).filter(|key| all.get(key).is_some()).count() as u64;
-    assert_eq!(all.held(), (found, found * 10), "the map and the holdings disagree");
+    assert_eq!(all.usage(), (found, found * 10), "the map and the holdings disagree");
 }
 
 #[test]
 fn eviction_keeps_the_budget_and_its_books() {
     check(|| inserts(30));
-    assert!(is_broken(|| inserts(40)), "a budget that is too large is not found");
+    assert!(is_broken(|| inserts(40)), "a budget that is too large goes undetected");
 }
 
-/// A value that was fetched before a change is not kept after it.
+/// A value fetched before a change is not cached after it.
 fn fetch_and_change(check_epoch: bool) {
     let epochs = Arc::new(Epochs::with_slots(8));
     let storage = Arc::new(AtomicU64::new(1));
@@ -98,7 +98,7 @@ fn fetch_and_change(check_epoch: bool) {
         thread::spawn(move || {
             let epoch = epochs.of(["a/b"].into_iter());
             let value = storage.load(Ordering::SeqCst);
-            // As `TenantCache::keep` does, and as `peek` checks again.
+            // `TenantCache::keep` does the same, and `peek` checks again.
             if !check_epoch || epoch == epochs.of(["a/b"].into_iter()) {
                 *kept.lock().unwrap() = Some((epoch, value));
             }
@@ -118,10 +118,10 @@ fn fetch_and_change(check_epoch: bool) {
 #[test]
 fn epochs_never_serve_what_was_fetched_before_a_change() {
     check(|| fetch_and_change(true));
-    assert!(is_broken(|| fetch_and_change(false)), "a missing epoch check is not found");
+    assert!(is_broken(|| fetch_and_change(false)), "a missing epoch check goes undetected");
 }
 
-/// Callers at the same time share a fetch; each gets a value that is no older than it accepts.
+/// Concurrent callers share a fetch, and each gets a value that is not older than it accepts.
 fn callers(bound: Duration, change: bool, check_epoch: bool) -> usize {
     let flights: Arc<SingleFlight<&'static str, Result<u64, ()>>> = Arc::new(SingleFlight::new());
     let epochs = Arc::new(Epochs::with_slots(8));
@@ -136,7 +136,7 @@ fn callers(bound: Duration, change: bool, check_epoch: bool) -> usize {
                     if check_epoch {
                         epochs.advance("k");
                     }
-                    // A caller after the change must not be given a value from before it.
+                    // After the change, this caller must not get a value from before it.
                 }
                 let least = if number == 2 && change { 2 } else { 1 };
                 let start = || {
@@ -149,10 +149,10 @@ fn callers(bound: Duration, change: bool, check_epoch: bool) -> usize {
                     .boxed()
                 };
                 let epoch = epochs.of(["k"].into_iter());
-                let boarding = flights.board(&"k", epoch, bound, Result::is_ok, start);
-                let value = boarding.landing.await.unwrap();
-                if let Some(number) = boarding.own {
-                    flights.landed(&"k", number);
+                let joined = flights.join_or_start(&"k", epoch, bound, Result::is_ok, start);
+                let value = joined.future.await.unwrap();
+                if let Some(number) = joined.started {
+                    flights.finish(&"k", number);
                 }
                 assert!(value >= least, "joined a flight from before the change");
             })
@@ -163,20 +163,20 @@ fn callers(bound: Duration, change: bool, check_epoch: bool) -> usize {
             task.await.unwrap();
         }
     });
-    assert!(!flights.is_flying(&"k", epochs.of(["k"].into_iter())));
+    assert!(!flights.is_in_flight(&"k", epochs.of(["k"].into_iter())));
     fetches.load(Ordering::SeqCst)
 }
 
 #[test]
 fn single_flight_shares_fetches_and_never_crosses_a_change() {
-    let (few, most) = (StdArc::new(AtomicStd::new(usize::MAX)), StdArc::new(AtomicStd::new(0)));
-    let (least, largest) = (few.clone(), most.clone());
+    let (fewest, most) = (StdArc::new(AtomicStd::new(usize::MAX)), StdArc::new(AtomicStd::new(0)));
+    let (least, largest) = (fewest.clone(), most.clone());
     check(move || {
         let fetches = callers(Duration::MAX, false, true);
         least.fetch_min(fetches, Ordering::SeqCst);
         largest.fetch_max(fetches, Ordering::SeqCst);
     });
-    assert_eq!(few.load(Ordering::SeqCst), 1, "no schedule shares a fetch");
+    assert_eq!(fewest.load(Ordering::SeqCst), 1, "no schedule shares a fetch");
     assert!(most.load(Ordering::SeqCst) <= 3);
     check(|| {
         callers(Duration::MAX, true, true);
@@ -184,19 +184,19 @@ fn single_flight_shares_fetches_and_never_crosses_a_change() {
     let crossed = || {
         callers(Duration::MAX, true, false);
     };
-    assert!(is_broken(crossed), "a flight that crosses a change is not found");
+    assert!(is_broken(crossed), "a flight that crosses a change goes undetected");
     // With a bound of zero nobody joins.
     check(|| assert_eq!(callers(Duration::ZERO, false, true), 3));
 }
 
-/// A caller that goes away neither stops the others nor leaves a flight that never lands.
+/// A cancelled caller neither stops the others nor leaves a flight that never finishes.
 #[test]
 fn single_flight_survives_callers_that_go_away() {
     check(|| {
         let flights: Arc<SingleFlight<&'static str, Result<u64, ()>>> = Arc::new(SingleFlight::new());
         let epoch = Epochs::with_slots(8).of(["k"].into_iter());
-        let board = move |flights: &SingleFlight<&'static str, Result<u64, ()>>| {
-            flights.board(&"k", epoch, Duration::MAX, Result::is_ok, || {
+        let join = move |flights: &SingleFlight<&'static str, Result<u64, ()>>| {
+            flights.join_or_start(&"k", epoch, Duration::MAX, Result::is_ok, || {
                 async {
                     future::yield_now().await;
                     Ok(7)
@@ -204,28 +204,28 @@ fn single_flight_survives_callers_that_go_away() {
                 .boxed()
             })
         };
-        let gone = {
+        let cancelled = {
             let flights = flights.clone();
             future::spawn(async move {
-                let boarding = board(&flights);
+                let joined = join(&flights);
                 future::yield_now().await;
-                drop(boarding);
+                drop(joined);
             })
         };
-        let stays = {
+        let waiting = {
             let flights = flights.clone();
-            future::spawn(async move { assert_eq!(board(&flights).landing.await, Ok(7)) })
+            future::spawn(async move { assert_eq!(join(&flights).future.await, Ok(7)) })
         };
         future::block_on(async {
-            gone.await.unwrap();
-            stays.await.unwrap();
+            cancelled.await.unwrap();
+            waiting.await.unwrap();
         });
     });
 }
 
-/// Never more in flight than allowed, in all and for each tenant; everyone gets a turn; nothing is leaked.
-fn turns(most: usize, most_each: usize, abandon: bool) {
-    let limiter = Limiter::new(most, most_each);
+/// The limits in total and per tenant are kept, everyone gets a permit, and no permit is leaked.
+fn turns(max: usize, max_per_tenant: usize, abandon: bool) {
+    let limiter = Limiter::new(max, max_per_tenant);
     let running = Arc::new(AtomicUsize::new(0));
     let each = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0)]);
     let tasks: Vec<_> = (0..6)
@@ -235,13 +235,13 @@ fn turns(most: usize, most_each: usize, abandon: bool) {
                 let of = number % 3;
                 let tenant = Tenant::named(["a", "b", "c"][of]);
                 if abandon && number == 4 {
-                    // Asks for a turn, and goes away before it comes.
+                    // Requests a permit and is cancelled before it is granted.
                     let _ = limiter.turn(&tenant).now_or_never();
                     return;
                 }
                 let turn = limiter.turn(&tenant).await;
-                assert!(running.fetch_add(1, Ordering::SeqCst) < 2, "too many in all");
-                assert!(each[of].fetch_add(1, Ordering::SeqCst) < 1, "too many of one tenant");
+                assert!(running.fetch_add(1, Ordering::SeqCst) < 2, "too many in total");
+                assert!(each[of].fetch_add(1, Ordering::SeqCst) < 1, "too many for one tenant");
                 future::yield_now().await;
                 each[of].fetch_sub(1, Ordering::SeqCst);
                 running.fetch_sub(1, Ordering::SeqCst);
@@ -253,7 +253,7 @@ fn turns(most: usize, most_each: usize, abandon: bool) {
         for task in tasks {
             task.await.unwrap();
         }
-        // All turns are back: as many as allowed can be had at once.
+        // All permits were released: the maximum number can be acquired again.
         let _one = limiter.turn(&Tenant::named("x")).await;
         let _two = limiter.turn(&Tenant::named("y")).await;
     });
@@ -263,6 +263,6 @@ fn turns(most: usize, most_each: usize, abandon: bool) {
 fn the_limiter_keeps_its_limits_and_loses_no_turn() {
     check(|| turns(2, 1, false));
     check(|| turns(2, 1, true));
-    assert!(is_broken(|| turns(3, 1, false)), "too many in all is not found");
-    assert!(is_broken(|| turns(2, 2, false)), "too many of one tenant is not found");
+    assert!(is_broken(|| turns(3, 1, false)), "exceeding the total limit goes undetected");
+    assert!(is_broken(|| turns(2, 2, false)), "exceeding the limit of a tenant goes undetected");
 }

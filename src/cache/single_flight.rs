@@ -1,8 +1,8 @@
-//! Single flight: callers that want the same at the same time share one fetch.
+//! Single flight: concurrent callers with the same key share one fetch.
 //!
-//! A caller joins a flight only if it left in the current epoch, after the moment up to which the caller accepts
-//! answers, and did not fail. A flight belongs to those who wait for it: it is held weakly, goes on when the caller
-//! that started it goes away, and ends with the last one. `super::model` runs this file under shuttle.
+//! A caller joins a flight only if it started in the current epoch, is not older than the caller accepts, and has not
+//! failed. The map holds flights weakly, and the callers own them: a flight continues if the caller that started it is
+//! cancelled, and is dropped with its last caller. `super::model` runs this file under shuttle.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -15,11 +15,11 @@ use tokio::time::Instant;
 use super::epochs::Epoch;
 use super::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Flights that nobody waits for any more are swept when there are so many; then at twice what is left.
+/// Abandoned flights are removed when the map reaches this size, and again whenever it has doubled since.
 const FIRST_SWEEP: usize = 1024;
 
 struct Flight<V> {
-    landing: WeakShared<BoxFuture<'static, V>>,
+    future: WeakShared<BoxFuture<'static, V>>,
     started: Instant,
     epoch: Epoch,
     number: u64,
@@ -33,11 +33,11 @@ struct Flights<K, V> {
     sweep_at: usize,
 }
 
-/// A flight that a caller waits for.
-pub(super) struct Boarding<V> {
-    pub(super) landing: Shared<BoxFuture<'static, V>>,
-    /// Whether this caller started it.
-    pub(super) own: Option<u64>,
+/// A flight that a caller has joined or started.
+pub(super) struct Joined<V> {
+    pub(super) future: Shared<BoxFuture<'static, V>>,
+    /// The number of the flight if this caller started it. It must then call [`SingleFlight::finish`].
+    pub(super) started: Option<u64>,
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> SingleFlight<K, V> {
@@ -50,50 +50,50 @@ impl<K: Hash + Eq + Clone, V: Clone> SingleFlight<K, V> {
     }
 
     /// Joins the flight for a key, or starts one.
-    pub(super) fn board(
+    pub(super) fn join_or_start(
         &self,
         key: &K,
         epoch: Epoch,
         bound: Duration,
         is_good: impl Fn(&V) -> bool,
         start: impl FnOnce() -> BoxFuture<'static, V>,
-    ) -> Boarding<V> {
+    ) -> Joined<V> {
         let mut flights = self.lock();
         if let Some(flight) = flights.by_key.get(key)
             && flight.epoch == epoch
             && flight.started.elapsed() < bound
-            && let Some(landing) = flight.landing.upgrade()
-            // Its failure was told to those who waited; later callers try again.
-            && landing.peek().is_none_or(is_good)
+            && let Some(future) = flight.future.upgrade()
+            // An error goes only to the callers that waited for it; later callers retry.
+            && future.peek().is_none_or(is_good)
         {
-            return Boarding { landing, own: None };
+            return Joined { future, started: None };
         }
         if flights.by_key.len() >= flights.sweep_at {
-            flights.by_key.retain(|_, flight| flight.landing.upgrade().is_some());
+            flights.by_key.retain(|_, flight| flight.future.upgrade().is_some());
             flights.sweep_at = (2 * flights.by_key.len()).max(FIRST_SWEEP);
         }
-        let landing = start().shared();
+        let future = start().shared();
         let number = flights.next;
         flights.next += 1;
-        if let Some(weak) = landing.downgrade() {
-            let flight = Flight { landing: weak, started: Instant::now(), epoch, number };
+        if let Some(weak) = future.downgrade() {
+            let flight = Flight { future: weak, started: Instant::now(), epoch, number };
             flights.by_key.insert(key.clone(), flight);
         }
-        Boarding { landing, own: Some(number) }
+        Joined { future, started: Some(number) }
     }
 
-    /// The flight has landed: its starter removes it, unless another one has taken its place.
-    pub(super) fn landed(&self, key: &K, number: u64) {
+    /// Removes a finished flight, unless a newer one has replaced it.
+    pub(super) fn finish(&self, key: &K, number: u64) {
         let mut flights = self.lock();
         if flights.by_key.get(key).is_some_and(|flight| flight.number == number) {
             flights.by_key.remove(key);
         }
     }
 
-    /// Whether a flight of this epoch is in the air.
-    pub(super) fn is_flying(&self, key: &K, epoch: Epoch) -> bool {
+    /// Returns whether an unfinished flight of this epoch exists.
+    pub(super) fn is_in_flight(&self, key: &K, epoch: Epoch) -> bool {
         self.lock().by_key.get(key).is_some_and(|flight| {
-            flight.epoch == epoch && flight.landing.upgrade().is_some_and(|landing| landing.peek().is_none())
+            flight.epoch == epoch && flight.future.upgrade().is_some_and(|future| future.peek().is_none())
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the cache. Those of files that `model` compiles once more are here, so that they run once.
+//! Tests of the cache. They include the tests of the files that `model` compiles a second time, so that these run once.
 
 #![cfg(test)]
 
@@ -12,7 +12,7 @@ use crate::mount::{Owner, Reach};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A value that weighs what it says.
+/// A value with a weight of choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Text(String, u64);
 
@@ -31,7 +31,7 @@ impl Cached for Number {
     }
 }
 
-/// Credentials that STS would have given, with what S3 let them do.
+/// Fake session credentials: an id, and the evidence if they are valid.
 #[derive(Debug)]
 struct Fake(u8, Mutex<Option<Arc<Evidence>>>);
 
@@ -50,7 +50,7 @@ fn process(cache: &Arc<Cache>, tenant: &str) -> TenantCache {
 }
 
 fn with_role(cache: &Arc<Cache>, tenant: &str, id: u8, reach: &[Reach]) -> (TenantCache, Arc<Evidence>) {
-    let evidence = Arc::new(Evidence::none(reach));
+    let evidence = Arc::new(Evidence::new(reach));
     let credentials = Arc::new(Fake(id, Mutex::new(Some(evidence.clone()))));
     (TenantCache::new(cache.clone(), Tenant::named(tenant), Some(credentials)), evidence)
 }
@@ -64,11 +64,11 @@ fn keep(cache: &TenantCache, key: &str, bytes: u64) {
     cache.put(&key, cache.moment(&key), Text("x".to_owned(), bytes));
 }
 
-fn knows(cache: &TenantCache, key: &str) -> bool {
+fn is_cached(cache: &TenantCache, key: &str) -> bool {
     cache.peek(&object(key)).is_some()
 }
 
-async fn ask(cache: &TenantCache, key: &Key<Text>, bound: Duration, value: &str) -> String {
+async fn fetch_or_cached(cache: &TenantCache, key: &Key<Text>, bound: Duration, value: &str) -> String {
     let value = Text(value.to_owned(), 10);
     let fetch = |_| async { Ok(value) };
     cache.get(key, Accept::newer_than(bound), fetch).await.unwrap().value.0.clone()
@@ -78,18 +78,18 @@ async fn ask(cache: &TenantCache, key: &Key<Text>, bound: Duration, value: &str)
 async fn a_value_is_served_for_as_long_as_the_caller_accepts() {
     let cache = Arc::new(Cache::new(1 << 20));
     let (one, key) = (process(&cache, "a"), object("k"));
-    assert_eq!(ask(&one, &key, HOUR, "first").await, "first");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "first").await, "first");
     tokio::time::advance(HOUR / 3).await;
-    assert_eq!(ask(&one, &key, HOUR, "second").await, "first");
-    assert_eq!(ask(&one, &key, HOUR / 4, "third").await, "third");
-    assert_eq!(ask(&one, &key, Duration::ZERO, "fourth").await, "fourth");
-    assert_eq!(ask(&one, &key, HOUR, "fifth").await, "fourth");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "second").await, "first");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR / 4, "third").await, "third");
+    assert_eq!(fetch_or_cached(&one, &key, Duration::ZERO, "fourth").await, "fourth");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "fifth").await, "fourth");
     let CacheCounts { hits, misses, entries, .. } = cache.counts();
     assert_eq!((hits, misses, entries), (2, 3, 1));
-    // The same place, and another type: another entry.
+    // Another type about the same place is another entry.
     let number = Key::<Number>::new(About::Object("k".into()), Detail::Only);
     assert!(one.peek(&number).is_none());
-    // What must not be kept is not.
+    // A value without a weight is not cached.
     let fetched = one.get(&number, Accept::newer_than(HOUR), |_| async { Ok(Number(0)) }).await;
     assert_eq!(fetched.unwrap().value.0, 0);
     assert!(one.peek(&number).is_none());
@@ -99,11 +99,11 @@ async fn a_value_is_served_for_as_long_as_the_caller_accepts() {
 async fn a_hit_in_the_second_half_of_its_life_is_refreshed_behind_the_answer() {
     let cache = Arc::new(Cache::new(1 << 20));
     let (one, key) = (process(&cache, "a"), object("k"));
-    ask(&one, &key, HOUR, "old").await;
+    fetch_or_cached(&one, &key, HOUR, "old").await;
     tokio::time::advance(HOUR * 2 / 3).await;
-    assert_eq!(ask(&one, &key, HOUR, "new").await, "old");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "new").await, "old");
     tokio::task::yield_now().await;
-    assert_eq!(ask(&one, &key, HOUR, "newer").await, "new");
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "newer").await, "new");
     assert_eq!(cache.counts().refreshed, 1);
 }
 
@@ -127,19 +127,19 @@ async fn what_was_asked_for_before_a_change_is_not_kept_after_it() {
     };
     started.notified().await;
     one.changed_object("threads/t/a.md");
-    // A caller after the change neither joins that flight nor sees its value.
-    assert_eq!(ask(&one, &key, HOUR, "new").await, "new");
+    // A caller after the change neither joins that fetch nor sees its value.
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "new").await, "new");
     fetching.notify_one();
     assert_eq!(slow.await.unwrap(), "old");
-    assert_eq!(ask(&one, &key, HOUR, "newer").await, "new");
-    // Everything about a directory above it goes, too.
+    assert_eq!(fetch_or_cached(&one, &key, HOUR, "newer").await, "new");
+    // Entries about the parent directories are invalidated as well.
     for about in [About::Prefix("threads/t/".into()), About::Object("threads/t/a".into())] {
         let key = Key::<Number>::new(about.clone(), Detail::Only);
         one.put(&key, one.moment(&key), Number(1));
         one.changed_object("threads/t/a.md");
         assert!(one.peek(&key).is_none(), "{about:?}");
     }
-    // And what is about several places, with any of them.
+    // An entry about several places is invalidated with any of them.
     let libraries = Arc::new(LibraryPrefixes::of_prefixes(&["u/skills/", "shared/l/skills/"]));
     let key = Key::<Number>::new(About::Libraries(libraries), Detail::Only);
     for changed in ["u/skills/a/SKILL.md", "shared/l/skills/b.md"] {
@@ -168,11 +168,11 @@ async fn a_thousand_callers_share_a_fetch_and_its_error() {
         }
     };
     let all = futures_util::future::join_all((0..1_000).map(|_| call(false))).await;
-    assert!(all.into_iter().all(|answer| answer.unwrap() == 7));
+    assert!(all.into_iter().all(|result| result.unwrap() == 7));
     let CacheCounts { hits, joined, .. } = cache.counts();
     assert_eq!((fetches.load(Ordering::SeqCst), hits + joined), (1, 999));
     let all = futures_util::future::join_all((0..10).map(|_| call(true))).await;
-    assert!(all.into_iter().all(|answer| answer.unwrap_err().kind() == ErrorKind::Timeout));
+    assert!(all.into_iter().all(|result| result.unwrap_err().kind() == ErrorKind::Timeout));
     assert_eq!(fetches.load(Ordering::SeqCst), 2);
 }
 
@@ -187,13 +187,13 @@ fn the_budget_holds_and_what_is_shared_is_the_librarys() {
         keep(&greedy, &format!("threads/g/{i}"), 1_000);
         assert!(cache.counts().bytes <= 1_000_000);
     }
-    assert!((0..20).all(|i| knows(&small, &format!("threads/s/{i}"))), "one tenant evicts another");
-    assert!(cache.counts().bytes > 900_000, "what nobody else needs is not used");
-    // What is too large for the cache does not evict everything else.
+    assert!((0..20).all(|i| is_cached(&small, &format!("threads/s/{i}"))), "one tenant evicts another");
+    assert!(cache.counts().bytes > 900_000, "one tenant cannot use the rest of the budget");
+    // A value that is too large is not cached, and does not evict everything else.
     keep(&greedy, "threads/g/huge", 600_000);
-    assert!(!knows(&greedy, "threads/g/huge"));
-    // What lies in a shared library is the library's: the tenant that read it does not pay for it, and one that
-    // holds too much does not evict it.
+    assert!(!is_cached(&greedy, "threads/g/huge"));
+    // Entries of a shared library belong to the library: they do not count against the tenant that read them, and a
+    // greedy tenant does not evict them.
     for i in 0..20 {
         keep(&greedy, &format!("shared/l/skills/{i}"), 1_000);
     }
@@ -201,13 +201,13 @@ fn the_budget_holds_and_what_is_shared_is_the_librarys() {
         keep(&greedy, &format!("threads/g/more-{i}"), 1_000);
     }
     assert!(
-        (0..20).all(|i| knows(&small, &format!("shared/l/skills/{i}"))),
-        "a library has no owner of its own"
+        (0..20).all(|i| is_cached(&small, &format!("shared/l/skills/{i}"))),
+        "entries of a library count against a tenant"
     );
 }
 
 #[test]
-fn keys_differ_in_every_part() {
+fn every_part_of_a_key_distinguishes_entries() {
     let cache = Arc::new(Cache::new(1 << 20));
     let one = process(&cache, "a");
     let libraries = |prefixes: &[&str]| About::Libraries(Arc::new(LibraryPrefixes::of_prefixes(prefixes)));
@@ -258,27 +258,27 @@ fn with_a_role_a_session_sees_what_its_own_credentials_were_let_through_to() {
     let (one, own) = with_role(&cache, "u1", 1, &[library("acme"), thread("t1")]);
     let (other, others) = with_role(&cache, "u2", 2, &[library("acme"), thread("t2")]);
     let blob = "shared/acme/.skillfs/blobs/b";
-    // Nothing is kept that S3 has not let through.
+    // Nothing is cached without evidence that S3 allowed it.
     keep(&one, blob, 10);
     assert!(process(&cache, "x").peek(&object(blob)).is_none());
     own.record("shared/acme/.skillfs/index.json", Passed::Read, true);
     keep(&one, blob, 10);
-    assert!(knows(&one, blob));
-    // Another session does not see it before S3 let it read the index itself; then it does.
-    assert!(!knows(&other, blob));
+    assert!(is_cached(&one, blob));
+    // Another session sees it only after S3 has allowed it to read the index itself.
+    assert!(!is_cached(&other, blob));
     others.record("shared/acme/.skillfs/index.json", Passed::Read, true);
-    assert!(knows(&other, blob));
-    // A refusal closes it again.
+    assert!(is_cached(&other, blob));
+    // A denied request revokes that.
     others.record("shared/acme/.skillfs/index.json", Passed::Read, false);
-    assert!(!knows(&other, blob));
-    assert!(knows(&one, blob));
-    // What belongs to one thread, the other never sees.
+    assert!(!is_cached(&other, blob));
+    assert!(is_cached(&one, blob));
+    // A session never sees the files of another thread.
     own.record("threads/t1/a", Passed::Read, true);
     others.record("threads/t2/a", Passed::Read, true);
     keep(&one, "threads/t1/secret", 10);
-    assert!(knows(&one, "threads/t1/secret") && !knows(&other, "threads/t1/secret"));
+    assert!(is_cached(&one, "threads/t1/secret") && !is_cached(&other, "threads/t1/secret"));
     keep(&other, "threads/t1/forged", 10);
-    assert!(!knows(&one, "threads/t1/forged"), "a session keeps what it cannot reach");
+    assert!(!is_cached(&one, "threads/t1/forged"), "a session can cache what it cannot access");
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn without_credentials_nothing_is_shown() {
     keep(&one, "threads/t1/a", 10);
     let waiting = Arc::new(Fake(1, Mutex::new(None)));
     let waiting = TenantCache::new(cache, Tenant::named("u1"), Some(waiting));
-    assert!(knows(&one, "threads/t1/a") && !knows(&waiting, "threads/t1/a"));
+    assert!(is_cached(&one, "threads/t1/a") && !is_cached(&waiting, "threads/t1/a"));
 }
 
 #[tokio::test]
@@ -341,7 +341,7 @@ mod epochs {
 
     #[test]
     fn a_write_invalidates_the_object_and_all_directories_above_it() {
-        // Each write, and what it must and must not invalidate.
+        // A write, the paths that it must invalidate, and paths that it must not.
         for (written, stale, fresh) in [
             (
                 "threads/t/a/b.md",
@@ -361,7 +361,7 @@ mod epochs {
                 assert_ne!(before(path), old, "{written} does not invalidate {path}");
             }
             for (path, old) in fresh.iter().zip(kept) {
-                // Chance may put two paths into one slot.
+                // Two paths may share a slot by chance.
                 let shared = stale.iter().any(|stale| std::ptr::eq(epochs.slot(stale), epochs.slot(path)));
                 assert!(before(path) == old || shared, "{written} invalidates {path}");
             }
@@ -369,7 +369,7 @@ mod epochs {
     }
 
     #[test]
-    fn several_paths_have_one_epoch_that_changes_with_any_of_them() {
+    fn the_epoch_of_several_paths_changes_with_any_of_them() {
         let epochs = Epochs::new();
         let both = || epochs.of(["a/", "b/"].into_iter());
         let start = both();
@@ -397,10 +397,10 @@ mod eviction {
         let mut evicted = 0;
         for i in 0..1_000 {
             evicted += put(&all, "a", &format!("{}", i % 300), 10 + i % 7);
-            let (_, bytes) = all.held();
+            let (_, bytes) = all.usage();
             assert!(bytes <= 1_000, "{i}: {bytes}");
         }
-        let (count, bytes) = all.held();
+        let (count, bytes) = all.usage();
         let held = (0..300).filter_map(|i| all.get(&format!("{i}"))).collect::<Vec<_>>();
         assert_eq!(held.len() as u64, count);
         assert_eq!(held.iter().map(|slot| slot.weight).sum::<u64>(), bytes);
@@ -417,7 +417,7 @@ mod eviction {
             put(&all, "greedy", &format!("g{i}"), 10);
         }
         assert!((0..10).all(|i| all.get(&format!("s{i}")).is_some()));
-        // Two that hold the same give up the same.
+        // Two owners with equal use lose the same number of entries.
         let all = entries(1_000);
         for i in 0..1_000 {
             put(&all, "one", &format!("a{i}"), 10);
@@ -435,26 +435,26 @@ mod eviction {
         }
         assert!(all.get(&"0".to_owned()).is_some());
         put(&all, "a", "new", 10);
-        assert!(all.get(&"0".to_owned()).is_some(), "used, and evicted all the same");
+        assert!(all.get(&"0".to_owned()).is_some(), "an entry in use was evicted");
         assert!(all.get(&"1".to_owned()).is_none());
     }
 
     #[test]
     fn a_newer_value_is_not_replaced_by_an_older_one() {
         let all = entries(100);
-        let put = |value: u32| all.insert("k".to_owned(), "a", 10, value, |known| *known > value);
+        let put = |value: u32| all.insert("k".to_owned(), "a", 10, value, |cached| *cached > value);
         put(2);
         put(1);
         assert_eq!(all.get(&"k".to_owned()).unwrap().value, 2);
         put(3);
-        assert_eq!((all.get(&"k".to_owned()).unwrap().value, all.held()), (3, (1, 10)));
+        assert_eq!((all.get(&"k".to_owned()).unwrap().value, all.usage()), (3, (1, 10)));
     }
 
     #[test]
-    fn an_entry_larger_than_the_budget_does_not_stay() {
+    fn an_entry_larger_than_the_budget_is_evicted_at_once() {
         let all = entries(100);
         put(&all, "a", "small", 10);
         assert_eq!(put(&all, "b", "huge", 500), 1);
-        assert_eq!(all.held(), (1, 10));
+        assert_eq!(all.usage(), (1, 10));
     }
 }

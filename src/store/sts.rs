@@ -165,7 +165,7 @@ impl Sts {
             asked,
             renew: asked + life.saturating_sub(early),
             until: asked + life.saturating_sub(LAST.min(life / 10)),
-            evidence: Arc::new(Evidence::none(reach)),
+            evidence: Arc::new(Evidence::new(reach)),
         })
     }
 
