@@ -1,13 +1,17 @@
-//! Mounts: the one place where a path becomes a key and a listed key becomes a path again.
+//! Mounts: the mapping between the virtual paths of a session and the keys of the bucket. No I/O.
 //!
-//! - `table`: which mounts there are, as data.
-//! - `session`: who a session is, and what it may change.
-//! - `keys`: keys and prefixes. Only the files of this module make them.
-//! - `library`: where a library of skills lies.
-//! - `reach`: what of the bucket a session reaches.
-//! - `resolve`: the mounts of one session, and where a path leads in it.
+//! - `table`: the mounts and the identities they belong to, as data.
+//! - `session`: the identities, grants and quota of a session.
+//! - `keys`: object keys and prefixes. Only this module constructs them.
+//! - `library`: the layout of a skill library in the bucket.
+//! - `reach`: the parts of the bucket that a session may access.
+//! - `resolve`: the mounts of one session, and the resolution of paths.
 //!
-//! Each uses those before it.
+//! Each file uses only earlier ones.
+//!
+//! Invariants: every key comes from the mounts of one session and a parsed path, so a path cannot escape its mount; a
+//! [`WritableKey`] exists only if the session may write there; a listed key maps back to the one path that resolves to
+//! it, or to none. Property tests in `resolve` check these with hostile paths and ids.
 
 mod keys;
 mod library;

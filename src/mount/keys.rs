@@ -1,24 +1,23 @@
-//! Keys and prefixes of the bucket, and the way back from a listed key to a path.
+//! Object keys and prefixes, and the mapping from a listed key back to a path.
 //!
-//! - Only `mount` makes them: their fields are private to it.
-//! - Two keys never have the same path. A key from elsewhere, or one that no path names, has none.
+//! - Only `mount` constructs them: their fields are private to it.
+//! - Two keys never map to the same path. A key outside of the directory, or one that no path can name, maps to none.
 //! - No key is longer than [`MAX_KEY_BYTES`].
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::VirtualPath;
 
-/// The longest key S3 takes, in bytes.
+/// S3's limit for the length of a key, in bytes.
 pub(super) const MAX_KEY_BYTES: usize = 1024;
 
-/// The key of one object of one session.
+/// The key of an object.
 ///
-/// There is no public constructor: a key is made from a session's mounts and a parsed path, or
-/// not at all.
+/// There is no public constructor: keys are only built from a session's mounts and a parsed path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectKey(pub(super) String);
 
 impl ObjectKey {
-    /// The key as it stands in the bucket.
+    /// The key as it appears in the bucket.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -31,8 +30,8 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// The key of an object that may be changed: by a session where its grants allow it ([`Mounts::target`](super::Mounts::target)),
-/// or by those who look after a library ([`Library`](super::Library)).
+/// The key of an object that may be changed: by a session whose grants allow it
+/// ([`Mounts::target`](super::Mounts::target)), or by an administrator of a library ([`Library`](super::Library)).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct WritableKey(pub(super) ObjectKey);
 
@@ -46,13 +45,13 @@ impl WritableKey {
     }
 }
 
-/// A key that is not longer than S3 takes.
+/// Builds a key, and checks that it is within S3's length limit.
 pub(super) fn checked_key(path: &VirtualPath, key: String) -> Result<ObjectKey> {
     check_length(path, key.len())?;
     Ok(ObjectKey(key))
 }
 
-/// Whether the key of a path would fit.
+/// Checks that the key of a path is within S3's length limit.
 pub(super) fn check_length(path: &VirtualPath, bytes: usize) -> Result<()> {
     if bytes <= MAX_KEY_BYTES { Ok(()) } else { Err(too_long(path, bytes)) }
 }
@@ -64,7 +63,7 @@ fn too_long(path: &VirtualPath, bytes: usize) -> Error {
     Error::new(ErrorKind::InvalidPath, message).at(path).with_hint("use shorter or fewer directory names")
 }
 
-/// The prefix of all keys in one directory of one session; it ends with `/`.
+/// The common prefix of all keys in a directory. It ends with `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct KeyPrefix(pub(super) String);
 
@@ -73,13 +72,13 @@ impl KeyPrefix {
         &self.0
     }
 
-    /// Whether a key could begin with it at all.
+    /// Returns whether a key can start with this prefix, given the length limit.
     pub(crate) fn can_have_keys(&self) -> bool {
         self.0.len() <= MAX_KEY_BYTES
     }
 }
 
-/// A directory's path and the prefix behind it: turns listed keys back into paths.
+/// A directory: its path and its key prefix. Maps listed keys back to paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Directory {
     path: VirtualPath,
@@ -99,23 +98,23 @@ impl Directory {
         &self.prefix
     }
 
-    /// What is behind this directory's prefix in a listed key; `None` for a key from elsewhere, and
-    /// for one that is longer than any key.
+    /// Returns the part of a listed key after this directory's prefix; `None` for a key outside of the directory or one
+    /// that exceeds the length limit.
     pub(crate) fn relative<'k>(&self, key: &'k str) -> Option<&'k str> {
         key.strip_prefix(self.prefix.as_str()).filter(|_| key.len() <= MAX_KEY_BYTES)
     }
 
-    /// A file that is not there, by a name that nobody has: to see whether it may be asked for.
+    /// The key of a file with a name that is not in use, to check the permission to read.
     pub(crate) fn absent(&self, name: &str) -> ObjectKey {
         ObjectKey(format!("{}{name}", self.prefix.as_str()))
     }
 
-    /// A listed key that is a file: its path and its key.
+    /// Returns the path and the key of a listed file.
     pub(crate) fn file(&self, key: &str) -> Option<(VirtualPath, ObjectKey)> {
         Some((self.path_of(key)?, ObjectKey(key.to_owned())))
     }
 
-    /// A listed key that is the marker of a folder, of this one or one below.
+    /// Returns a listed key that is the folder marker of this directory or of one below it.
     pub(crate) fn marker(&self, key: &str) -> Option<ObjectKey> {
         let relative = self.relative(key)?;
         if !relative.is_empty() {
@@ -124,7 +123,7 @@ impl Directory {
         Some(ObjectKey(key.to_owned()))
     }
 
-    /// The path of a listed key; `None` for a key from elsewhere and for one that no path names.
+    /// Returns the path of a listed key; `None` for a key outside of the directory or one that no path can name.
     pub(crate) fn path_of(&self, key: &str) -> Option<VirtualPath> {
         self.path.join_exact(self.relative(key)?)
     }

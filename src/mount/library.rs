@@ -1,16 +1,15 @@
-//! A library of skills: where it lies in the bucket, and what lies beside it.
+//! The layout of a skill library in the bucket: its skills, and the sidecar folder `.skillfs/` next to them.
 //!
 //! ```text
-//! {home}skills/{path}                          the skills: what a plain library is, and what the mirror of a
-//!                                              published one writes
+//! {home}skills/{path}                          the files of a plain library, or the mirror of a published one
 //! {home}.skillfs/index.json                    the published release
-//! {home}.skillfs/mirror.json                   how far the mirror is
-//! {home}.skillfs/releases/{number}-{id}.json   the record of every release
-//! {home}.skillfs/blobs/{sha256}-{id}           the content of published files; never changed
+//! {home}.skillfs/mirror.json                   the progress of the mirror
+//! {home}.skillfs/releases/{number}-{id}.json   the record of each release
+//! {home}.skillfs/blobs/{sha256}-{id}           the content of published files; immutable
 //! ```
 //!
-//! Those who look after a library may change all of it, so the keys that are made here are writable. Sessions read it through
-//! their mounts.
+//! Administrators may change all of it, so the keys built here are writable. Sessions read libraries through their
+//! mounts.
 
 use std::fmt;
 
@@ -22,13 +21,13 @@ use crate::id::{LibraryId, UserId};
 use crate::index::{Digest, ReleaseId};
 use crate::path::{SKILLS, VirtualPath};
 
-/// What lies beside the skills of a published library.
+/// The sidecar folder of a published library.
 pub(super) const RECORDS: &str = ".skillfs/";
-/// What a published library contains, next to its skills.
+/// The index: the content of the published release.
 const INDEX: &str = ".skillfs/index.json";
 /// The state of a published library's mirror.
 const MIRROR: &str = ".skillfs/mirror.json";
-/// The content of published files, by SHA-256 and the release that uploaded it.
+/// The content of published files, by SHA-256 and the id of the release that uploaded it.
 const BLOBS: &str = ".skillfs/blobs/";
 /// The records of releases.
 const RELEASES: &str = ".skillfs/releases/";
@@ -64,7 +63,7 @@ impl Library {
         }
     }
 
-    /// The session that sees this library and nothing else.
+    /// A session that sees only this library.
     pub(crate) fn session(&self) -> Session {
         match self {
             Self::User(user) => Session { user: Some(user.clone()), ..Session::default() },
@@ -72,17 +71,18 @@ impl Library {
         }
     }
 
-    /// The prefix of all that belongs to it.
+    /// The prefix of everything that belongs to the library.
     fn home(&self) -> String {
         Owner::from(self).home()
     }
 
-    /// All that lies in it and beside it.
+    /// The prefix of the library and its sidecar folder.
     pub(crate) fn everything(&self) -> KeyPrefix {
         KeyPrefix(self.home())
     }
 
-    fn beside(&self, name: &str) -> WritableKey {
+    /// A key below the library's home.
+    fn in_home(&self, name: &str) -> WritableKey {
         WritableKey(ObjectKey(format!("{}{name}", self.home())))
     }
 
@@ -91,25 +91,25 @@ impl Library {
     }
 
     pub(crate) fn mirror(&self) -> WritableKey {
-        self.beside(MIRROR)
+        self.in_home(MIRROR)
     }
 
-    /// A key that is ours to make and to take away again.
+    /// A key for probing whether the server honors conditional writes.
     pub(crate) fn probe(&self) -> WritableKey {
-        self.beside(".skillfs/probe")
+        self.in_home(".skillfs/probe")
     }
 
-    /// The same by a name that nobody else has.
+    /// A key with a unique name, for probing what may be written.
     pub(crate) fn probe_named(&self, name: &str) -> WritableKey {
-        self.beside(&format!(".skillfs/{name}"))
+        self.in_home(&format!(".skillfs/{name}"))
     }
 
-    /// Where its index and its releases lie.
+    /// The prefix of the sidecar folder: the index, the releases and the blobs.
     pub(crate) fn records(&self) -> KeyPrefix {
         KeyPrefix(self.home() + RECORDS)
     }
 
-    /// The content with this digest that a release uploaded. The key is never used for anything else.
+    /// The key of the content with this digest that a release uploaded. It is never reused for other content.
     pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> WritableKey {
         WritableKey(blob_in(&self.home(), sha256, id))
     }
@@ -118,29 +118,29 @@ impl Library {
         KeyPrefix(format!("{}{BLOBS}", self.home()))
     }
 
-    /// The record of a release. Its id keeps apart what two publishers write for the same number.
+    /// The key of a release record. The id distinguishes the records of concurrent publishers with the same number.
     pub(crate) fn release(&self, number: u64, id: &ReleaseId) -> WritableKey {
-        self.beside(&format!("{RELEASES}{number:08}-{id}.json"))
+        self.in_home(&format!("{RELEASES}{number:08}-{id}.json"))
     }
 
     pub(crate) fn releases(&self) -> KeyPrefix {
         KeyPrefix(format!("{}{RELEASES}", self.home()))
     }
 
-    /// A key that a listing of [`Library::blobs`] or [`Library::releases`] found.
+    /// Accepts a key from a listing of [`Library::blobs`] or [`Library::releases`].
     pub(crate) fn listed_beside(&self, key: &str) -> Option<WritableKey> {
         let name = key.strip_prefix(&self.home())?;
         (name.starts_with(BLOBS) || name.starts_with(RELEASES))
             .then(|| WritableKey(ObjectKey(key.to_owned())))
     }
 
-    /// The keys of the library itself.
+    /// The directory of the skills.
     pub(crate) fn skills(&self) -> Directory {
         let prefix = KeyPrefix(self.home() + SKILLS_FOLDER);
         Directory::new(VirtualPath::top_level(SKILLS), prefix)
     }
 
-    /// A file of the library, by its path below it: to be published.
+    /// The path and the key of a file to publish, by its relative path in the library.
     pub(crate) fn file(&self, relative: &str) -> Result<(VirtualPath, WritableKey)> {
         let skills = VirtualPath::top_level(SKILLS);
         let path = skills.join_exact(relative).ok_or_else(|| {
@@ -170,12 +170,12 @@ impl From<&Library> for Owner {
     }
 }
 
-/// The index of the library with this home.
+/// The key of the index of the library with this home.
 pub(super) fn index_in(home: &str) -> ObjectKey {
     ObjectKey([home, INDEX].concat())
 }
 
-/// The content with this digest that a release of the library uploaded.
+/// The key of the content with this digest that a release of the library uploaded.
 pub(super) fn blob_in(home: &str, sha256: Digest, id: &ReleaseId) -> ObjectKey {
     ObjectKey(format!("{home}{BLOBS}{sha256}-{id}"))
 }

@@ -1,15 +1,16 @@
-//! What of the bucket a session reaches: for policies, credentials, and what may be told from memory.
+//! The parts of the bucket that a session may access. Session policies, credentials and the cache's access checks are
+//! derived from them.
 
 use super::library::RECORDS;
 use super::session::Owner;
 use super::table::SKILLS_FOLDER;
 
-/// A part of the bucket that a session reaches, and whose it is. Ordered by kind, then by prefix.
+/// A part of the bucket that a session may access, and its owner. Ordered by kind, then by prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reach {
-    /// All that lies below a prefix.
+    /// Everything below a prefix.
     Below { prefix: String, write: bool, of: Owner },
-    /// A library and what lies beside it, by the prefix of both.
+    /// A library and its sidecar folder, by their common prefix.
     Library { home: String, of: Owner },
 }
 
@@ -18,7 +19,7 @@ impl Reach {
         Self::Library { home: of.home(), of }
     }
 
-    /// The prefixes of all keys in it. Each ends with `/`.
+    /// The key prefixes of this part. Each ends with `/`.
     pub(crate) fn prefixes(&self) -> Vec<String> {
         match self {
             Self::Below { prefix, .. } => vec![prefix.clone()],

@@ -1,8 +1,9 @@
-//! The mounts of one session, and where a path leads in it. No I/O.
+//! The mounts of one session, and the resolution of paths to keys. No I/O.
 //!
-//! - A path outside the session's mounts has no key, whether something is there or not.
-//! - What may be changed is decided here, by [`Mounts::target`], and nowhere else.
-//! - Below a mount of libraries a path has one key in each layer; which one counts, only all libraries together tell.
+//! - A path outside of the session's mounts has no key, whether an object exists there or not.
+//! - Only [`Mounts::target`] decides what may be changed.
+//! - In a mount with libraries, a path has one key per layer. Which one it refers to depends on the contents of all
+//!   libraries.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,31 +17,31 @@ use crate::id::LibraryId;
 use crate::index::{Digest, ReleaseId};
 use crate::path::{IntoPath, SKILLS, VirtualPath};
 
-/// The paths of [`MOUNTS`], which all sessions share.
+/// The paths of [`MOUNTS`], shared by all sessions.
 static PATHS: LazyLock<[VirtualPath; MOUNTS.len()]> =
     LazyLock::new(|| MOUNTS.each_ref().map(|mount| VirtualPath::top_level(mount.name)));
 
-/// One directory below `/` and the prefix of the bucket behind it.
+/// A directory below `/`, backed by one or more prefixes of the bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     spec: &'static MountSpec,
     path: &'static VirtualPath,
     access: Access,
-    /// What lies behind it, the first layer first; more than one only for `/skills`.
+    /// The layers in order of precedence. Only `/skills` can have more than one.
     layers: Box<[Layer]>,
 }
 
-/// One prefix of the bucket that a mount shows: for `/skills`, one library. It makes keys to read, never to write.
+/// One prefix of the bucket that a mount shows; for `/skills`, one library. It only builds keys for reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layer {
     of: Owner,
     spec: &'static LayerSpec,
-    /// Shared with the keys of the cache.
+    /// Shared with cache keys.
     prefix: Arc<str>,
 }
 
 impl Layer {
-    /// The shared library behind it; `None` for the user's own.
+    /// The id of the shared library; `None` for the user's own library.
     pub(crate) fn shared(&self) -> Option<&LibraryId> {
         match &self.of {
             Owner::Library(id) => Some(id),
@@ -48,7 +49,7 @@ impl Layer {
         }
     }
 
-    /// The library behind it.
+    /// The library that this layer shows.
     pub(crate) fn library(&self) -> Option<Library> {
         match &self.of {
             Owner::User(id) => Some(Library::User(id.clone())),
@@ -61,12 +62,12 @@ impl Layer {
         &self.prefix
     }
 
-    /// The library, as a directory.
+    /// The root directory of the library.
     pub(crate) fn top(&self) -> Directory {
         self.directory(&VirtualPath::top_level(SKILLS))
     }
 
-    /// The directory that a path of the mount means in this layer.
+    /// The directory that a path of the mount refers to in this layer.
     pub(crate) fn directory(&self, path: &VirtualPath) -> Directory {
         let prefix = match path.below_mount() {
             "" => self.prefix.to_string(),
@@ -75,7 +76,7 @@ impl Layer {
         Directory::new(path.clone(), KeyPrefix(prefix))
     }
 
-    /// The library, for people.
+    /// The name of the library in messages.
     pub(crate) fn name(&self) -> String {
         match self.shared() {
             Some(library) => format!("the shared library `{library}`"),
@@ -83,27 +84,27 @@ impl Layer {
         }
     }
 
-    /// The prefix of all that has the same owner.
+    /// The prefix of everything with the same owner.
     fn home(&self) -> &str {
         &self.prefix[..self.prefix.len() - self.spec.folder.len()]
     }
 
-    /// The index of the library. It is next to the library, and no path names it.
+    /// The key of the library's index. It is next to the skills, and no path refers to it.
     pub(crate) fn index(&self) -> ObjectKey {
         library::index_in(self.home())
     }
 
-    /// The content of a published file.
+    /// The key of the content of a published file.
     pub(crate) fn blob(&self, sha256: Digest, id: &ReleaseId) -> ObjectKey {
         library::blob_in(self.home(), sha256, id)
     }
 
-    /// The object that a path of the mount means in this layer.
+    /// The key that a path of the mount refers to in this layer.
     pub(crate) fn file(&self, path: &VirtualPath) -> Result<ObjectKey> {
         checked_key(path, [&*self.prefix, path.below_mount()].concat())
     }
 
-    /// Where a path of the mount leads in this layer. No I/O.
+    /// Resolves a path of the mount in this layer. No I/O.
     pub(crate) fn resolve(&self, path: &VirtualPath) -> Result<Location<'_>> {
         Ok(match path.below_mount() {
             "" => Location::Mount(self.directory(path)),
@@ -113,7 +114,7 @@ impl Layer {
 }
 
 impl Mount {
-    /// Where it is mounted: `/workspace`, `/ticket` or `/skills`.
+    /// The path of the mount: `/workspace`, `/ticket` or `/skills`.
     #[must_use]
     pub fn path(&self) -> &VirtualPath {
         self.path
@@ -124,7 +125,7 @@ impl Mount {
         self.layers.iter().map(|layer| &*layer.prefix)
     }
 
-    /// What the session may do there.
+    /// The session's access to the mount.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
@@ -134,7 +135,7 @@ impl Mount {
         self.spec
     }
 
-    /// The mount, if the session has one of its identities.
+    /// Returns the mount if the session has one of its identities.
     fn of(session: &Session, spec: &'static MountSpec, path: &'static VirtualPath) -> Option<Self> {
         let layer = |spec: &'static LayerSpec, of: Owner| {
             let prefix = (of.home() + spec.folder).into();
@@ -168,39 +169,39 @@ impl Session {
     }
 }
 
-/// Where a path leads in a session.
+/// The location that a path resolves to in a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Location<'m> {
     /// `/`, which lists the mounts.
     Root,
-    /// A mount itself: a directory that always exists.
+    /// A mount itself, which is a directory that always exists.
     Mount(Directory),
-    /// Something inside a mount: a file, a directory, both or nothing.
+    /// A path inside a mount. It may be a file, a directory, both, or not exist.
     Inside { key: ObjectKey, layer: &'m Layer },
-    /// `/skills`, or something inside it: only all its libraries together can tell.
+    /// `/skills` or a path inside it, which depends on the contents of all libraries.
     Layered,
 }
 
-/// A place that the session may change.
+/// A path that the session may change, with its keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) path: VirtualPath,
-    /// The mount that it lies in.
+    /// The mount that contains the path.
     pub(crate) mount: Directory,
-    /// The file of this name; `None` for the mount itself.
+    /// The key of the file with this path; `None` for the mount itself.
     pub(crate) key: Option<WritableKey>,
-    /// The directory of this name.
+    /// The directory with this path.
     pub(crate) directory: Directory,
 }
 
 impl Target {
-    /// A key that a listing of this directory found, nameable or not.
+    /// Accepts a key from a listing of this directory, even if no path can name it.
     pub(crate) fn listed(&self, key: &str) -> Option<WritableKey> {
         self.directory.relative(key)?;
         Some(WritableKey(ObjectKey(key.to_owned())))
     }
 
-    /// A file below this directory, by its name there.
+    /// The path and the key of a file below this directory.
     pub(crate) fn below(&self, relative: &str) -> Result<(VirtualPath, WritableKey)> {
         let path = self.path.join_exact(relative).ok_or_else(|| {
             Error::new(ErrorKind::InvalidPath, format!("no path can name `{}`", shorten(relative)))
@@ -210,12 +211,12 @@ impl Target {
         Ok((path, WritableKey(key)))
     }
 
-    /// The marker that makes a directory below this one exist; its own with an empty name.
+    /// The key of the folder marker of a directory below this one, or of this one if `relative` is empty.
     pub(crate) fn marker(&self, relative: &str) -> Option<WritableKey> {
         self.directory.marker(&format!("{}{relative}", self.directory.prefix().as_str())).map(WritableKey)
     }
 
-    /// A file of the mount that is ours to make and to take away again.
+    /// A key in the mount for a temporary probe object.
     pub(crate) fn probe(&self, name: &str) -> WritableKey {
         WritableKey(ObjectKey(format!("{}{name}", self.mount.prefix().as_str())))
     }
@@ -230,24 +231,24 @@ impl Mounts {
         Self(MOUNTS.iter().zip(&*PATHS).filter_map(|(spec, path)| Mount::of(session, spec, path)).collect())
     }
 
-    /// What of the bucket lies behind them, in an order that does not depend on that of the libraries.
+    /// The parts of the bucket that the mounts show. Sorted, so that the order of the libraries does not matter.
     pub(crate) fn reach(&self) -> Vec<Reach> {
         let mut reach: Vec<_> = self.iter().flat_map(Mount::reach).collect();
         reach.sort();
         reach
     }
 
-    /// Where the prefixes of all users, threads, tickets or libraries lie. No session may list them.
+    /// The common prefix of all users, threads, tickets or libraries. No session may list it.
     pub(crate) fn of_all(identity: Identity) -> KeyPrefix {
         KeyPrefix(identity.spec().root.to_owned())
     }
 
-    /// Whether the mount of this name shows libraries.
+    /// Returns whether the mount with this name shows libraries.
     pub(crate) fn is_layered(name: &str) -> bool {
         MountSpec::named(name).is_some_and(MountSpec::has_libraries)
     }
 
-    /// In the order of their paths.
+    /// Iterates over the mounts, sorted by path.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.0.iter()
     }
@@ -257,15 +258,15 @@ impl Mounts {
         self.iter().find(|mount| mount.spec.has_libraries())
     }
 
-    /// The layers of `/skills`, the first one first; none without the mount.
+    /// The layers of `/skills` in order of precedence; empty if the session does not have the mount.
     pub(crate) fn skill_layers(&self) -> &[Layer] {
         self.skills().map_or(&[], |mount| &mount.layers)
     }
 
-    /// The same, which a caller cannot do without.
+    /// Like [`Mounts::skill_layers`], but requires the mount.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when the session has no `/skills`.
+    /// [`ErrorKind::NotFound`] if the session has no `/skills`.
     pub(crate) fn some_skill_layers(&self) -> Result<&[Layer]> {
         match self.skill_layers() {
             [] => Err(self.no_such_mount(&VirtualPath::top_level(SKILLS))),
@@ -278,21 +279,21 @@ impl Mounts {
         match self.mount_of(path)? {
             None => Ok(Location::Root),
             Some(mount) if mount.spec.has_libraries() => {
-                // The longest layer decides whether the name fits into a key.
+                // The longest prefix decides whether the key is too long.
                 let longest = mount.layers.iter().map(|layer| layer.prefix.len()).max();
                 check_length(path, longest.unwrap_or(0) + path.below_mount().len())?;
                 Ok(Location::Layered)
             }
-            // A mount has a layer, or the session does not have the mount.
+            // A mount always has at least one layer.
             Some(Mount { layers, .. }) => layers[0].resolve(path),
         }
     }
 
-    /// Resolves a path that shall be changed. No I/O.
+    /// Resolves a path that is to be changed. No I/O.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] for all of `/skills`, be it there or not, for `/` and for every mount that
-    /// the session was not granted.
+    /// [`ErrorKind::ReadOnly`] for `/`, for everything in `/skills` whether it exists or not, and for every mount for
+    /// which the session has no write grant.
     pub(crate) fn target(&self, path: &VirtualPath) -> Result<Target> {
         let refused = |message: String, hint: Hint| {
             Err(Error::new(ErrorKind::ReadOnly, message).at(path).with_hint(hint))
@@ -325,7 +326,7 @@ impl Mounts {
         Ok(Target { path: path.clone(), mount: top, key, directory })
     }
 
-    /// The mount that a path lies in; `None` for the root.
+    /// Returns the mount that contains a path; `None` for the root.
     fn mount_of(&self, path: &VirtualPath) -> Result<Option<&Mount>> {
         let Some(first) = path.segments().next() else { return Ok(None) };
         let mount = self.iter().find(|mount| mount.path.name() == Some(first));
@@ -365,7 +366,7 @@ mod tests {
         }
     }
 
-    /// Of `/skills`, where it leads in the first library.
+    /// Resolves a path; below `/skills`, in the first library.
     fn first<'m>(mounts: &'m Mounts, path: &VirtualPath) -> Result<Location<'m>> {
         match mounts.resolve(path)? {
             Location::Layered => mounts.skill_layers()[0].resolve(path),
@@ -378,7 +379,7 @@ mod tests {
             Location::Root => Ok(String::new()),
             Location::Mount(directory) => Ok(directory.prefix().as_str().to_owned()),
             Location::Inside { key, .. } => Ok(key.as_str().to_owned()),
-            Location::Layered => panic!("a layer has none"),
+            Location::Layered => panic!("a layer is never layered"),
         }
     }
 
@@ -410,7 +411,7 @@ mod tests {
         assert_eq!(mounts.skill_layers().len(), 3);
         assert_eq!(mounts.skill_layers()[0].shared(), None);
         assert_eq!(mounts.skill_layers()[1].shared().unwrap().as_str(), "acme");
-        // A library alone is a mount too, of one layer.
+        // A single shared library is a mount with one layer.
         let libraries = vec![LibraryId::parse("acme").unwrap()];
         let mounts = Mounts::of(&Session { libraries, ..Session::default() });
         assert_eq!(key(&mounts, path.as_str()).unwrap(), "shared/acme/skills/a/SKILL.md");
@@ -435,7 +436,7 @@ mod tests {
             "/u1/skills/x",
             "/threads/t1/x",
             "/etc",
-            // Whoever knows how keys are made.
+            // Guesses of somebody who knows the layout of the keys.
             "/threads/t2/x",
             "/threads",
             "/tickets/k2/x",
@@ -481,7 +482,7 @@ mod tests {
         }
     }
 
-    /// Nothing is normalised, so a look-alike is a name like any other: in the own prefix, byte by byte.
+    /// Names are not normalized, so a look-alike is an ordinary name and stays in the session's prefix byte for byte.
     #[test]
     fn look_alikes_of_dots_and_slashes_are_plain_names() {
         let mounts = Mounts::of(&session("u1", "t1", "k1"));
@@ -548,7 +549,7 @@ mod tests {
         }
     }
 
-    /// S3 tells letters apart by their case, and so do we: `Threads` is a user like any other, with a prefix of its own.
+    /// Keys are case-sensitive, so `Threads` is an ordinary user with its own prefix.
     #[test]
     fn an_identifier_stays_between_its_slashes() {
         for id in [
@@ -612,12 +613,12 @@ mod tests {
         let mounts = Mounts::of(&session("u1", "1", "k"));
         let Location::Mount(directory) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()).unwrap()
         else {
-            panic!("a mount");
+            panic!("expected a mount");
         };
         assert_eq!(directory.path_of("threads/1/x").unwrap().as_str(), "/workspace/x");
         let long = format!("threads/1/{}", "x".repeat(300));
         for hidden in [
-            // Neighbours.
+            // Keys of other owners.
             "threads/10/x",
             "threads/1",
             "threads/",
@@ -639,7 +640,7 @@ mod tests {
             "threads/\u{661}/x",
             "threads/0/1/x",
             "threads/2/../1/x",
-            // In the own prefix, and no path.
+            // Keys in the session's prefix that no path can name.
             "threads/1//x",
             "threads/1/a/./b",
             "threads/1/..",
@@ -690,7 +691,7 @@ mod tests {
         }
     }
 
-    /// Strings that lie close to the border: pieces of paths, ids and encodings, and any character.
+    /// Strings that may confuse the parser: pieces of paths, ids and encodings, and arbitrary characters.
     fn hostile() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             4 => prop::sample::select(vec![
@@ -778,7 +779,7 @@ mod tests {
             let Ok(path) = VirtualPath::parse(&text) else { return Ok(()) };
             if let Ok(Location::Inside { key, .. }) = first(&mounts, &path) {
                 let mount = VirtualPath::parse(&format!("/{}", path.segments().next().unwrap())).unwrap();
-                let Ok(Location::Mount(directory)) = first(&mounts, &mount) else { panic!("a mount") };
+                let Ok(Location::Mount(directory)) = first(&mounts, &mount) else { panic!("expected a mount") };
                 prop_assert_eq!(directory.path_of(key.as_str()), Some(path));
             }
         }
@@ -787,7 +788,7 @@ mod tests {
         fn a_listed_key_comes_back_as_its_own_path_or_as_nothing(relative in hostile()) {
             let mounts = Mounts::of(&session("u1", "t1", "k1"));
             let Ok(Location::Mount(directory)) = mounts.resolve(&VirtualPath::parse("/workspace").unwrap()) else {
-                panic!("a mount");
+                panic!("expected a mount");
             };
             let listed = format!("threads/t1/{relative}");
             if let Some(path) = directory.path_of(&listed) {

@@ -1,7 +1,7 @@
-//! Who a session is, and what it may change: the identities that it is named by, its grants and its quota.
+//! Sessions: their identities, grants and quota.
 //!
-//! Everything that a session may see follows from its [`Session`]. An [`Owner`] is one of its identities with its id;
-//! all that belongs to it lies below one prefix, which no other owner has.
+//! Everything that a session may access follows from its [`Session`]. An [`Owner`] is one identity with its id.
+//! Everything that belongs to an owner is below one prefix, which is unique to it.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::table::{Grant, Identity};
 use crate::id::{LibraryId, ThreadId, TicketId, UserId};
 use crate::options::setters;
 
-/// Who a session is: everything it may see follows from this.
+/// The identities, grants and quota of a session. They determine everything that it may access.
 ///
-/// Without a thread there is no `/workspace`, without a ticket no `/ticket`, without a user
-/// and without libraries no `/skills`.
+/// Without a thread there is no `/workspace`, without a ticket no `/ticket`, and without a user or libraries no
+/// `/skills`.
 ///
 /// ```
 /// use skillfs::{Session, ThreadId, UserId};
@@ -29,17 +29,17 @@ use crate::options::setters;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Session {
-    /// Whose skills `/skills` shows.
+    /// The user whose library `/skills` shows.
     pub user: Option<UserId>,
-    /// Which thread `/workspace` shows.
+    /// The thread whose files `/workspace` shows.
     pub thread: Option<ThreadId>,
-    /// Which ticket `/ticket` shows.
+    /// The ticket whose files `/ticket` shows.
     pub ticket: Option<TicketId>,
-    /// Shared libraries that `/skills` shows behind the user's own, the first one first.
+    /// The shared libraries in `/skills`, in order of precedence. The user's own library comes before them.
     pub libraries: Vec<LibraryId>,
     /// What the session may change.
     pub grants: Grants,
-    /// How much it may keep.
+    /// How much the session may store.
     pub quota: Quota,
 }
 
@@ -67,14 +67,14 @@ impl Session {
 }
 
 impl Session {
-    /// What it is named by in one way, the first one first.
+    /// The session's owners of one kind, in order of precedence.
     pub(super) fn owners(&self, identity: Identity) -> Vec<Owner> {
         match identity {
             Identity::User => self.user.clone().map(Owner::User).into_iter().collect(),
             Identity::Thread => self.thread.clone().map(Owner::Thread).into_iter().collect(),
             Identity::Ticket => self.ticket.clone().map(Owner::Ticket).into_iter().collect(),
             Identity::Library => {
-                // A library that is named twice is one.
+                // Drop duplicates.
                 let is_new = |(at, id): &(usize, &LibraryId)| !self.libraries[..*at].contains(id);
                 let new = self.libraries.iter().enumerate().filter(is_new);
                 new.map(|(_, id)| Owner::Library(id.clone())).collect()
@@ -83,7 +83,7 @@ impl Session {
     }
 }
 
-/// Whom a part of the bucket belongs to.
+/// The owner of a part of the bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Owner {
     User(UserId),
@@ -111,29 +111,29 @@ impl Owner {
         }
     }
 
-    /// The prefix of all that belongs to it, without the `/` at its end.
+    /// The prefix of everything that belongs to this owner, without the trailing `/`.
     fn name(&self) -> String {
         [self.identity().spec().root, self.id()].concat()
     }
 
-    /// The prefix of all that belongs to it.
+    /// The prefix of everything that belongs to this owner.
     pub(super) fn home(&self) -> String {
         [self.identity().spec().root, self.id(), "/"].concat()
     }
 }
 
-/// On whose behalf something is asked and remembered: requests and memory are shared out by it.
+/// The unit of fairness: the limiter and the cache share their capacity among tenants.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Tenant(Arc<str>);
 
 impl Tenant {
-    /// The first thing that the session is named by: its user, else its thread, its ticket, its first library.
+    /// The tenant of a session: its user, or else its thread, its ticket, or its first library.
     pub(crate) fn of(session: &Session) -> Self {
         let first = Identity::ALL.iter().find_map(|identity| session.owners(*identity).into_iter().next());
         first.map_or_else(Self::nobody, |owner| Self(owner.name().into()))
     }
 
-    /// Whose part of the memory something takes: what lies in a shared library is the library's.
+    /// The tenant that a key is charged to: the library for keys of a shared library, and this tenant for all others.
     pub(crate) fn owner_of(&self, key: &str) -> Self {
         const ROOT: &str = Identity::Library.spec().root;
         match key.strip_prefix(ROOT).and_then(|rest| rest.split_once('/')) {
@@ -142,7 +142,7 @@ impl Tenant {
         }
     }
 
-    /// Nobody in particular: the handle itself.
+    /// The tenant of requests that belong to no session.
     pub(crate) fn nobody() -> Self {
         Self("".into())
     }
@@ -153,13 +153,13 @@ impl Tenant {
     }
 }
 
-/// What a session may change. `/skills` is not in it: it takes no writes, whatever the grants.
+/// The write permissions of a session. There is none for `/skills`, which is always read-only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grants {
-    /// In `/workspace`. Writing is the default.
+    /// The access to `/workspace`. Default [`Access::ReadWrite`].
     pub workspace: Access,
-    /// In `/ticket`. Reading is the default.
+    /// The access to `/ticket`. Default [`Access::ReadOnly`].
     pub ticket: Access,
 }
 
@@ -171,10 +171,10 @@ impl Grants {
 }
 
 impl Grants {
-    /// A session that changes nothing.
+    /// Read-only access to everything.
     pub const READ_ONLY: Self = Self { workspace: Access::ReadOnly, ticket: Access::ReadOnly };
 
-    /// Allows writing.
+    /// Adds a write permission.
     #[must_use]
     pub(crate) fn with(mut self, grant: Grant) -> Self {
         *self.field(grant) = Access::ReadWrite;
@@ -199,19 +199,19 @@ impl Default for Grants {
     }
 }
 
-/// How much a session may keep; `None` is no limit. A change beyond it is
+/// How much a session may store; `None` means no limit. A change that exceeds a limit fails with
 /// [`ErrorKind::QuotaExceeded`](crate::ErrorKind::QuotaExceeded).
 ///
-/// With a limit on a mount, the first change lists it to see what is there, and each write asks first
-/// how large the file was.
+/// With a limit on a mount, the first change lists the mount to determine its usage, and each write first requests the
+/// size of the existing file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Quota {
-    /// The largest file that may be written, in bytes.
+    /// The maximum size of a written file in bytes.
     pub file_bytes: Option<u64>,
-    /// The most bytes that a mount may hold.
+    /// The maximum total size of a mount in bytes.
     pub mount_bytes: Option<u64>,
-    /// The most objects that a mount may hold.
+    /// The maximum number of objects in a mount.
     pub mount_objects: Option<u64>,
 }
 
@@ -223,7 +223,7 @@ impl Quota {
     }
 }
 
-/// What a session may do in a mount.
+/// The access that a session has to a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -1,49 +1,51 @@
-//! The mounts of this program, and the identities that they belong to, as data.
+//! The table of mounts, and of the identities that they belong to.
 //!
-//! Whoever needs to know which mounts there are reads it here: paths and keys, the flags and variables of the command
-//! line, session tags, checks and messages.
+//! This is the only list of mounts. Paths and keys, the flags and environment variables of the command line, session
+//! tags, checks and messages are derived from it.
 //!
-//! - A mount's prefix is `{root}{id}/{folder}`. No two layers of two mounts have prefixes of which one begins with
-//!   the other; tests hold the table to it.
-//! - The root of an identity is a word that no user may be called ([`RESERVED_USER_IDS`](crate::id::RESERVED_USER_IDS)).
-//! - [`MOUNTS`] is in the order of its names.
+//! - The key prefix of a mount is `{root}{id}/{folder}`. No prefix of a mount starts with that of another one.
+//! - The root of an identity is reserved: it is not a valid user id
+//!   ([`RESERVED_USER_IDS`](crate::id::RESERVED_USER_IDS)).
+//! - [`MOUNTS`] is sorted by name.
+//!
+//! The tests in this file check these rules.
 
 use crate::error::Hint;
 use crate::path::SKILLS;
 
-/// One directory below `/`, in every session that has an identity it needs.
+/// A directory below `/`. Every session with one of its identities has the mount.
 ///
-/// Another mount, say `/shared-notes`, is a row of [`MOUNTS`] here, and in `mount/session.rs` the field of
-/// [`Grants`](super::Grants) that allows writing. If it belongs to something that no session is named by yet, say a
-/// team, that is a variant of [`Identity`] here, the field of [`Session`](super::Session) in `mount/session.rs`, and
-/// the type of the id in `id.rs`, re-exported by `lib.rs`. The compiler finds the rest: matches on the owner of a
-/// prefix, as in `mount/resolve.rs`. `config::env` names the variables for callers of the library, and the documentation
-/// has tables of its own. On AWS, the role and the bucket policy must allow the prefix: see `terraform/`.
+/// To add a mount, say `/shared-notes`, add a row to [`MOUNTS`] and, in `mount/session.rs`, a field to
+/// [`Grants`](super::Grants) that allows writing. If the mount belongs to a new kind of identity, say a team, also add a
+/// variant to [`Identity`], a field to [`Session`](super::Session) in `mount/session.rs`, and an id type in `id.rs`,
+/// re-exported by `lib.rs`. The compiler reports the remaining places, such as matches on the owner of a prefix in
+/// `mount/resolve.rs`. `config::env` lists the environment variables for library users, and the documentation has its own
+/// tables. On AWS, the role and the bucket policy must allow the prefix: see `terraform/`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountSpec {
-    /// Its name below `/`.
+    /// The name of the directory below `/`.
     pub(crate) name: &'static str,
-    /// What lies behind it, the first one first.
+    /// The layers of the mount, in order of precedence.
     pub(crate) layers: &'static [LayerSpec],
     pub(crate) contents: Contents,
 }
 
-/// Which keys a mount shows: those in one folder of all that belongs to an identity.
+/// A layer of a mount: the keys in one folder of an identity.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LayerSpec {
     pub(crate) identity: Identity,
-    /// Behind the id: empty, or it ends with `/`.
+    /// The folder after the id: empty, or ends with `/`.
     pub(crate) folder: &'static str,
 }
 
-/// What a mount holds, and with that, who may change it.
+/// The kind of content of a mount, which also decides who may change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contents {
-    /// Libraries of skills, seen as one tree. No session may change them.
+    /// Skill libraries, merged into one tree. Sessions cannot change them.
     Libraries,
-    /// Files, in one layer: what is written must have one place.
+    /// Files in a single layer, so that every write has exactly one place.
     Files {
-        /// What a session needs to write to them.
+        /// The grant that a session needs to write.
         grant: Grant,
     },
 }
@@ -55,7 +57,7 @@ pub(crate) enum Grant {
     Ticket,
 }
 
-/// A kind of id that a session may be named by.
+/// A kind of identity that a session may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Identity {
     User,
@@ -64,10 +66,10 @@ pub(crate) enum Identity {
     Library,
 }
 
-/// How an identity is said: in keys, to a program, to AWS and to people.
+/// How an identity appears in keys, flags, environment variables, session tags and messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct IdentitySpec {
-    /// What stands before the id in a key: empty, or it ends with `/`.
+    /// The part of a key before the id: empty, or ends with `/`.
     pub(crate) root: &'static str,
     /// In messages, a `thread`; and the session tag of STS, with a number after it where there are several.
     pub(crate) name: &'static str,
@@ -96,11 +98,11 @@ pub(crate) static MOUNTS: [MountSpec; 3] = [
     },
 ];
 
-/// Where the skills of a library lie; its records are beside it.
+/// The folder of a library's skills. The sidecar folder `.skillfs/` is next to it.
 pub(crate) const SKILLS_FOLDER: &str = "skills/";
 
 impl Identity {
-    /// All of them, in the order in which people are told of them.
+    /// All identities, in the order of messages and help texts.
     pub(crate) const ALL: [Self; 4] = [Self::User, Self::Thread, Self::Ticket, Self::Library];
 
     pub(crate) const fn spec(self) -> IdentitySpec {
@@ -112,7 +114,7 @@ impl Identity {
         }
     }
 
-    /// Those of which a session has at most one.
+    /// The identities of which a session has at most one.
     pub(crate) fn single() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|identity| !identity.spec().several)
     }
@@ -123,12 +125,12 @@ impl MountSpec {
         MOUNTS.iter().find(|spec| spec.name == name)
     }
 
-    /// Those of libraries: the identities that have skills.
+    /// The identities of mounts with libraries.
     pub(crate) fn of_libraries() -> impl Iterator<Item = Identity> {
         MOUNTS.iter().filter(|spec| spec.has_libraries()).flat_map(Self::identities)
     }
 
-    /// Those of files, in the order of [`Identity::ALL`].
+    /// The identities of mounts with files, in the order of [`Identity::ALL`].
     pub(crate) fn of_files() -> impl Iterator<Item = Identity> {
         let is_of_files = |identity: &Identity| {
             MOUNTS.iter().any(|spec| !spec.has_libraries() && spec.identities().any(|of| of == *identity))
@@ -136,7 +138,7 @@ impl MountSpec {
         Identity::ALL.into_iter().filter(is_of_files)
     }
 
-    /// Any of them makes a session have the mount.
+    /// The identities of the mount. A session with any of them has the mount.
     pub(crate) fn identities(&self) -> impl Iterator<Item = Identity> {
         self.layers.iter().map(|layer| layer.identity)
     }
@@ -145,7 +147,7 @@ impl MountSpec {
         self.contents == Contents::Libraries
     }
 
-    /// What a session needs to write to it; `None` where none may.
+    /// The grant that a session needs to write; `None` if the mount is read-only for all sessions.
     pub(crate) fn grant(&self) -> Option<Grant> {
         match self.contents {
             Contents::Libraries => None,
@@ -167,7 +169,7 @@ mod tests {
     use crate::path::WORKING_DIRECTORY;
 
     #[test]
-    fn mounts_are_in_the_order_of_their_names() {
+    fn mounts_are_sorted_by_name() {
         assert!(MOUNTS.is_sorted_by(|one, other| one.name < other.name));
         for name in [SKILLS, WORKING_DIRECTORY] {
             assert_eq!(MountSpec::named(name).unwrap().name, name);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_root_is_a_word_that_no_user_is_called() {
+    fn every_root_is_a_reserved_user_id() {
         for spec in Identity::ALL.map(Identity::spec) {
             match spec.root.strip_suffix('/') {
                 Some(word) => assert!(RESERVED_USER_IDS.contains(&word), "{word}"),
@@ -185,29 +187,29 @@ mod tests {
         }
     }
 
-    /// Whatever the ids are: they hold no `/`.
+    /// This is true for all ids, because they contain no `/`.
     #[test]
-    fn no_prefix_of_a_mount_begins_with_that_of_another() {
+    fn mount_prefixes_do_not_overlap() {
         let layers: Vec<_> = MOUNTS.iter().flat_map(|spec| spec.layers).collect();
         for (at, one) in layers.iter().enumerate() {
             assert!(one.folder.is_empty() || one.folder.ends_with('/'));
             for other in &layers[at + 1..] {
-                let apart = one.identity != other.identity
+                let disjoint = one.identity != other.identity
                     || !one.folder.starts_with(other.folder) && !other.folder.starts_with(one.folder);
-                assert!(apart, "{one:?} and {other:?}");
+                assert!(disjoint, "{one:?} and {other:?}");
             }
         }
     }
 
     #[test]
-    fn files_have_one_place() {
+    fn mounts_with_files_have_a_single_layer() {
         for spec in MOUNTS.iter().filter(|spec| !spec.has_libraries()) {
             assert!(spec.layers.len() == 1 && !spec.layers[0].identity.spec().several, "{}", spec.name);
         }
     }
 
     #[test]
-    fn nothing_is_said_the_same_way_twice() {
+    fn roots_names_and_variables_are_unique() {
         for (at, one) in Identity::ALL.into_iter().enumerate() {
             for other in &Identity::ALL[at + 1..] {
                 let (one, other) = (one.spec(), other.spec());
