@@ -1,8 +1,8 @@
-//! Clock and randomness: everything that a handle takes from the machine it runs on, in one place.
+//! The wall clock and the source of randomness of a handle.
 //!
 //! Monotonic time is tokio's, so that tests can pause it. Wall-clock time and random bytes come from an [`Ambient`],
-//! which a program may replace (see [`Components`](crate::Components)). `clippy.toml` keeps the standard library's
-//! clocks and other sources of randomness out of everything else, so that a test decides both.
+//! which a program can replace (see [`Components`](crate::Components)). `clippy.toml` disallows the standard library's
+//! clocks and other sources of randomness everywhere else, so that tests control both.
 
 use std::fmt;
 use std::io;
@@ -13,40 +13,40 @@ pub(crate) use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What time it is.
+/// A wall clock.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> SystemTime;
 }
 
-/// Where random bytes come from.
+/// A source of random bytes.
 pub trait Randomness: fmt::Debug + Send + Sync {
-    /// Fills all bytes.
+    /// Fills the buffer with random bytes.
     ///
     /// # Errors
-    /// When there are none to be had.
+    /// If no random bytes are available.
     fn fill(&self, bytes: &mut [u8]) -> io::Result<()>;
 }
 
-/// The machine's own.
+/// The clock and the randomness of the operating system.
 #[derive(Debug)]
-struct Machine;
+struct OperatingSystem;
 
-impl Clock for Machine {
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+impl Clock for OperatingSystem {
+    #[expect(clippy::disallowed_methods, reason = "the only use in the crate")]
     fn now(&self) -> SystemTime {
         SystemTime::now()
     }
 }
 
-impl Randomness for Machine {
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+impl Randomness for OperatingSystem {
+    #[expect(clippy::disallowed_methods, reason = "the only use in the crate")]
     fn fill(&self, bytes: &mut [u8]) -> io::Result<()> {
         getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))
     }
 }
 
-/// The clock and the randomness of a handle. Cloning it is cheap.
+/// The clock and the randomness of a handle. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Ambient {
     pub(crate) clock: Arc<dyn Clock>,
@@ -55,7 +55,7 @@ pub(crate) struct Ambient {
 
 impl Default for Ambient {
     fn default() -> Self {
-        Self { clock: Arc::new(Machine), randomness: Arc::new(Machine) }
+        Self { clock: Arc::new(OperatingSystem), randomness: Arc::new(OperatingSystem) }
     }
 }
 
@@ -64,7 +64,7 @@ impl Ambient {
         self.clock.now()
     }
 
-    /// 72 random bits as twelve letters, digits, `-` and `_`: an id that nobody else has.
+    /// Generates a unique id: 72 random bits as twelve letters, digits, `-` and `_`.
     pub(crate) fn id(&self) -> Result<String> {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut random = [0; 12];
@@ -74,16 +74,16 @@ impl Ambient {
         Ok(random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 64)])).collect())
     }
 
-    /// How long to wait before the next attempt: exponential backoff with full jitter.
+    /// The delay before the next attempt: exponential backoff with full jitter.
     pub(crate) fn backoff(&self, failures: u32) -> Duration {
         const FIRST: Duration = Duration::from_millis(25);
         const LONGEST: Duration = Duration::from_secs(1);
-        let most = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
+        let longest = FIRST.saturating_mul(1 << failures.min(8)).min(LONGEST);
         let mut random = [0; 4];
-        // Without random numbers it is the longest.
+        // Without random numbers, use the longest delay.
         let filled = self.randomness.fill(&mut random);
         let part = filled.map_or(1.0, |()| f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX));
-        most.mul_f64(part)
+        longest.mul_f64(part)
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn unix_seconds(time: SystemTime) -> u64 {
 mod tests {
     use super::*;
 
-    /// The same bytes every time.
+    /// Always returns the same bytes.
     #[derive(Debug)]
     struct Fixed(u8);
 
@@ -108,9 +108,9 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct None;
+    struct Failing;
 
-    impl Randomness for None {
+    impl Randomness for Failing {
         fn fill(&self, _: &mut [u8]) -> io::Result<()> {
             Err(io::Error::other("none"))
         }
@@ -123,13 +123,13 @@ mod tests {
     #[test]
     fn backoff_grows_with_full_jitter_and_is_bounded() {
         let milliseconds = |ambient: &Ambient, failures| ambient.backoff(failures).as_millis();
-        let (longest, none) = (with(Fixed(255)), with(Fixed(0)));
+        let (longest, zero) = (with(Fixed(255)), with(Fixed(0)));
         assert_eq!(
             [1, 2, 3, 4, 5, 6, 60].map(|n| milliseconds(&longest, n)),
             [50, 100, 200, 400, 800, 1000, 1000]
         );
-        assert_eq!([1, 2, 60].map(|n| milliseconds(&none, n)), [0, 0, 0]);
-        assert_eq!(milliseconds(&with(None), 1), 50, "without random numbers it is the longest");
+        assert_eq!([1, 2, 60].map(|n| milliseconds(&zero, n)), [0, 0, 0]);
+        assert_eq!(milliseconds(&with(Failing), 1), 50, "without random numbers the delay is the longest");
     }
 
     #[test]
@@ -143,6 +143,6 @@ mod tests {
                     && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b)))
         );
         assert_eq!(with(Fixed(0)).id().unwrap(), "AAAAAAAAAAAA");
-        assert_eq!(with(None).id().unwrap_err().kind(), ErrorKind::Internal);
+        assert_eq!(with(Failing).id().unwrap_err().kind(), ErrorKind::Internal);
     }
 }

@@ -1,4 +1,4 @@
-//! Settings: plain data with defaults, and every environment variable by name.
+//! Settings, which are plain data with defaults, and the names of all environment variables.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::options::setters;
 
-/// The environment variables that this crate and its program read. The AWS chain reads its own.
+/// The environment variables that this crate and its program read, in addition to those of the AWS SDK.
 pub mod env {
-    /// The bucket, when none is given.
+    /// The bucket, if none is given explicitly.
     pub const BUCKET: &str = "SKILLFS_BUCKET";
-    /// The address of an S3-compatible server; goes before the two of AWS.
+    /// The URL of an S3-compatible server. Takes precedence over the AWS variables.
     pub const ENDPOINT_URL: &str = "SKILLFS_ENDPOINT_URL";
     /// The user of the session (command line only).
     pub const USER: &str = "SKILLFS_USER";
@@ -22,11 +22,11 @@ pub mod env {
     pub const LIBRARIES: &str = "SKILLFS_LIBRARIES";
     /// The role that sessions assume.
     pub const ROLE_ARN: &str = "SKILLFS_ROLE_ARN";
-    /// The address of STS, as the AWS tools know it.
+    /// The standard AWS variable for the URL of STS.
     pub const AWS_ENDPOINT_URL_STS: &str = "AWS_ENDPOINT_URL_STS";
-    /// The address of S3, as the AWS tools know it.
+    /// The standard AWS variable for the URL of S3.
     pub const AWS_ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
-    /// The address of every service, as the AWS tools know it.
+    /// The standard AWS variable for the URL of all services.
     pub const AWS_ENDPOINT_URL: &str = "AWS_ENDPOINT_URL";
 
     /// The endpoint that the environment names: [`ENDPOINT_URL`], else one of the two of AWS.
@@ -36,7 +36,7 @@ pub mod env {
     }
 }
 
-/// How to reach a bucket.
+/// The settings of a handle: the bucket, credentials, timeouts, limits and the cache.
 ///
 /// ```
 /// use skillfs::Settings;
@@ -46,51 +46,51 @@ pub mod env {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The bucket that holds every tenant.
+    /// The bucket, which contains the data of all tenants.
     pub bucket: String,
-    /// An S3-compatible server. It is spoken to with path-style addresses. `None` is AWS.
+    /// The URL of an S3-compatible server, which is addressed with path-style URLs. `None` means AWS.
     pub endpoint_url: Option<String>,
-    /// The region. `None` asks the AWS chain, then takes `us-east-1`.
+    /// The region. `None` uses the AWS configuration chain, and `us-east-1` if it has none.
     pub region: Option<String>,
-    /// Fixed credentials. `None` asks the AWS chain.
+    /// Static credentials. `None` uses the AWS credential chain.
     pub credentials: Option<StaticCredentials>,
-    /// Time limits of requests.
+    /// The timeouts of requests.
     pub timeouts: Timeouts,
-    /// How often a request is sent at most, the first time included. Default 3.
+    /// The maximum number of attempts per request, including the first. Default 3.
     pub max_attempts: u32,
-    /// How many requests may wait for their answer at once; bodies that are read are not counted. Default 256.
+    /// The maximum number of concurrent requests. A request counts until its response begins; reading the body does not
+    /// count. Default 256.
     pub max_requests: usize,
-    /// How many of them for one tenant; those of different tenants take turns. Default 80: with
-    /// answers in 20 ms that is 4,000 a second, and S3 gives 5,500 for one prefix.
+    /// The maximum number of concurrent requests of one tenant. Waiting tenants are served round robin. Default 80: with
+    /// a latency of 20 ms that is 4,000 requests per second, and S3 allows 5,500 per prefix.
     pub max_requests_per_tenant: usize,
-    /// Whether a read that takes much longer than others is given up and sent again: one of twenty at most.
-    /// Default true.
+    /// Whether to hedge reads: a read that is much slower than usual is cancelled and reissued, for at most one in
+    /// twenty requests. Default true.
     pub reissue_slow: bool,
-    /// How old an answer may be. Own writes are always seen at once.
+    /// How long cached data is used. Writes of this process are visible immediately.
     pub freshness: Freshness,
-    /// How much is remembered, in bytes, for all tenants together. Zero remembers nothing. Default 64 MiB.
+    /// The size of the cache in bytes, shared by all tenants. Zero disables caching. Default 64 MiB.
     pub cache_bytes: u64,
-    /// How many idle connections are kept. Default 128.
+    /// The maximum number of idle connections in the pool. Default 128.
     pub max_idle_connections: usize,
-    /// The largest text that is read or edited whole, in bytes. Default 10 MiB.
+    /// The largest text that can be read or edited as a whole, in bytes. Default 10 MiB.
     pub max_read_bytes: u64,
-    /// How long an edit or an append is tried again when others change the same file. Default 10 s.
+    /// How long an edit or an append is retried if others keep changing the same file. Default 10 s.
     pub conflict_patience: Duration,
     /// How long the releases of published libraries are kept.
     pub retention: Retention,
-    /// What the server honors, where that need not be found out.
+    /// The conditional requests that the server honors, to avoid probing.
     pub server: ServerCapabilities,
-    /// Content is uploaded in parts of this size when it is more than two of them. At least 5 MiB.
-    /// Default 8 MiB.
+    /// The part size of multipart uploads, in bytes. Content of more than two parts is uploaded in this way. At least
+    /// 5 MiB. Default 8 MiB.
     pub part_bytes: u64,
-    /// The largest object that is copied in one request; larger ones are copied in parts. Default 5 GiB,
-    /// the most that S3 takes; at least 10 MiB.
+    /// The largest object that is copied in one request, in bytes; larger objects are copied in parts. At least 10 MiB.
+    /// Default 5 GiB, which is S3's limit.
     pub single_copy_bytes: u64,
-    /// Whether a skill without a description of its own is a skill, described by the beginning of its
-    /// text. Default true.
+    /// Whether to list skills without a description. The beginning of their text is used instead. Default true.
     pub list_undescribed_skills: bool,
-    /// The role that every session assumes, so that S3 itself confines it to its own prefixes. Default none:
-    /// sessions run on the credentials of this process.
+    /// The role that every session assumes, so that S3 itself confines it to its prefixes. Default `None`: sessions use
+    /// the credentials of the process.
     pub role: Option<Role>,
 }
 
@@ -118,19 +118,21 @@ impl Settings {
     }
 }
 
-/// What a server honors. `None` is the default for each: AWS and the embedded store honor all of it; of other servers,
-/// the first write that needs it probes `conditional_puts`, and on nothing else is relied.
+/// The conditional requests that a server honors. `None` means unknown, the default. AWS and the embedded store honor all
+/// of them. For other servers, the first write that needs `conditional_puts` probes it, and the others are not relied
+/// upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ServerCapabilities {
-    /// `If-Match` and `If-None-Match` on PutObject. Without it, files are not edited safely and libraries cannot be
+    /// `If-Match` and `If-None-Match` on PutObject. Without them, files cannot be edited safely and libraries cannot be
     /// published.
     pub conditional_puts: Option<bool>,
-    /// The same on CopyObject. Without it, content is uploaded where it could have been copied.
+    /// `If-Match` and `If-None-Match` on CopyObject. Without them, content is uploaded instead of copied.
     pub conditional_copies: Option<bool>,
-    /// The same on CompleteMultipartUpload. Without it, an upload looks at the object before it completes.
+    /// `If-Match` and `If-None-Match` on CompleteMultipartUpload. Without them, an upload sends a HEAD before it
+    /// completes.
     pub conditional_uploads: Option<bool>,
-    /// `If-Match` on DeleteObject. Without it, a deletion looks at the object first.
+    /// `If-Match` on DeleteObject. Without it, a deletion sends a HEAD first.
     pub conditional_deletes: Option<bool>,
 }
 
@@ -170,29 +172,30 @@ impl Settings {
         }
     }
 
-    /// The defaults, with the bucket from [`env::BUCKET`], the endpoint from
-    /// [`env::ENDPOINT_URL`], else from the AWS variables, and a role from [`env::ROLE_ARN`].
+    /// The defaults, with the bucket from [`env::BUCKET`], the endpoint from [`env::ENDPOINT_URL`] or else from the AWS
+    /// variables, and the role from [`env::ROLE_ARN`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when no bucket is named.
+    /// [`ErrorKind::InvalidInput`] if [`env::BUCKET`] is not set.
     pub fn from_env() -> Result<Self> {
         let bucket = var(env::BUCKET).ok_or_else(no_bucket)?;
         let role = var(env::ROLE_ARN).map(Role::new);
         Ok(Self { endpoint_url: env::endpoint_url(), role, ..Self::new(bucket) })
     }
 
+    /// Validates the settings before any request is sent.
     pub(crate) fn check(&self) -> Result<()> {
         if self.bucket.is_empty() {
             return Err(no_bucket());
         }
-        // What the SDK would put into a URL; S3 itself allows less. An ARN names an access point.
+        // The characters that are safe in a URL; S3 itself allows fewer. An ARN names an access point.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let arn = self.bucket.starts_with("arn:");
         if !self.bucket.chars().all(|c| plain(c) || (arn && ":/".contains(c))) || self.bucket.len() > 255 {
             let hint = "a bucket name has lowercase letters, digits, dots and hyphens";
             return Err(invalid("bucket name", &self.bucket, hint));
         }
-        // Deadlines are reckoned with them.
+        // Bounded, because deadlines are computed from them.
         const DAY: Duration = Duration::from_secs(24 * 60 * 60);
         for (name, duration) in [
             ("conflict_patience", self.conflict_patience),
@@ -206,7 +209,7 @@ impl Settings {
                 return Err(invalid(name, &format!("{duration:?}"), "use at most one day"));
             }
         }
-        // A copy is cut into equal pieces, which must not be smaller than a part may be.
+        // A copy is split into equal parts, which must not be smaller than S3's minimum part size.
         const MIB: u64 = 1024 * 1024;
         for (name, bytes, least) in [
             ("part_bytes", self.part_bytes, 5 * MIB),
@@ -224,10 +227,10 @@ impl Settings {
     }
 }
 
-/// A role that each session assumes, with a policy for its own prefixes.
+/// A role that each session assumes, with a session policy for its prefixes.
 ///
-/// Then S3 itself refuses what lies outside of them: a defect in this crate cannot open another tenant's files.
-/// The module in `terraform/` makes such a role. Administrators' operations do not use it.
+/// S3 itself then denies access to everything else, so a bug in this crate cannot expose the files of another tenant. The
+/// module in `terraform/` creates such a role. Administrative operations do not use it.
 ///
 /// ```
 /// use skillfs::{Role, Settings};
@@ -238,26 +241,26 @@ impl Settings {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Role {
-    /// Its ARN.
+    /// The ARN of the role.
     pub arn: String,
-    /// What the role wants to hear from a service of another account.
+    /// The external id, if the trust policy of the role requires one.
     pub external_id: Option<String>,
-    /// Whether `user`, `thread`, `ticket` and `library1`… are passed as session tags besides the policy, for
-    /// roles whose own policy reads them. Default false.
+    /// Whether to pass `user`, `thread`, `ticket` and `library1`… as session tags in addition to the policy, for roles
+    /// whose own policy refers to them. Default false.
     pub session_tags: bool,
-    /// Whether the policy has one pattern for a library instead of two, so that two to three times as many fit. It
-    /// then covers all below `{user}/` and `shared/{library}/`; the module's role reads only `skills/` and
-    /// `.skillfs/` there. Default false.
+    /// Whether the session policy uses one pattern per library instead of two, so that two to three times as many
+    /// libraries fit. It then covers everything below `{user}/` and `shared/{library}/`; the role of the Terraform module
+    /// allows only `skills/` and `.skillfs/` there. Default false.
     pub compact_policy: bool,
-    /// Whether the bucket is encrypted with a key of KMS. Default false.
+    /// Whether the bucket is encrypted with a KMS key. Default false.
     pub kms: bool,
-    /// How long credentials hold; they are renewed before. From 15 minutes to 12 hours, and no longer than
-    /// the role allows. Default one hour.
+    /// The lifetime of credentials, which are renewed before they expire. From 15 minutes to 12 hours, and not longer
+    /// than the role allows. Default one hour.
     pub duration: Duration,
-    /// The address of STS. By default that of the storage, if that has one outside of AWS; else AWS's own.
+    /// The URL of STS. The default is the endpoint of the storage if it is not AWS, and otherwise that of AWS.
     pub sts_endpoint_url: Option<String>,
-    /// How many sets of credentials are held at once: one for each set of libraries, one for each thread. Default 10,000;
-    /// they take some 3 KiB each.
+    /// The maximum number of cached sets of credentials: one for each set of libraries, and one for each thread. Default
+    /// 10,000, at about 3 KiB each.
     pub max_scopes: u64,
 }
 
@@ -288,7 +291,7 @@ impl Role {
         }
     }
 
-    /// `aws`, except in China and GovCloud.
+    /// The partition of the ARN: `aws`, except in China and GovCloud.
     pub(crate) fn partition(&self) -> &str {
         self.arn.split(':').nth(1).unwrap_or("aws")
     }
@@ -334,7 +337,7 @@ fn invalid(what: &str, value: &str, hint: impl Into<Hint>) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("invalid {what} `{}`", shorten(value))).with_hint(hint)
 }
 
-/// A scheme, a host, perhaps a port and a path. Credentials have no place in it: URLs are printed.
+/// Checks a URL: a scheme, a host, and optionally a port and a path. Credentials are rejected, because URLs are printed.
 fn check_url(url: &str) -> Result<()> {
     let invalid = |hint: &'static str| Err(invalid("endpoint URL", url, hint));
     let Some(rest) = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")) else {
@@ -358,7 +361,7 @@ fn check_url(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// The SDK puts it into a header and panics when it does not fit there.
+/// Checks a region. The SDK puts it into a header, and panics if it is not a valid header value.
 pub(crate) fn check_region(region: &str) -> Result<()> {
     if region.is_empty() || !region.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         let hint = "write it as `eu-south-2`; look for a stray line end";
@@ -367,7 +370,8 @@ pub(crate) fn check_region(region: &str) -> Result<()> {
     Ok(())
 }
 
-/// The same for credentials, wherever we can see them. A `.env` file with Windows line ends is enough.
+/// Checks the credentials in the environment for characters that would make the SDK panic, such as the carriage return
+/// from a `.env` file with Windows line endings.
 pub(crate) fn check_aws_variables() -> Result<()> {
     for name in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"] {
         check_secret(name, &var(name).unwrap_or_default())?;
@@ -375,7 +379,7 @@ pub(crate) fn check_aws_variables() -> Result<()> {
     Ok(())
 }
 
-/// What to do when the AWS chain found nothing.
+/// The hint for when the AWS credential chain found nothing.
 pub(crate) fn credentials_hint() -> String {
     match (var("AWS_ACCESS_KEY_ID"), var("AWS_SECRET_ACCESS_KEY"), var("AWS_PROFILE")) {
         (Some(_), None, _) => {
@@ -404,16 +408,16 @@ fn check_secret(name: &str, value: &str) -> Result<()> {
     .with_hint("look for a stray space or line end in it"))
 }
 
-/// Where STS is, for a storage at this address: there too, unless that is AWS. `None` is AWS's own place.
+/// The endpoint of STS for a storage with this endpoint: the same, unless it is AWS. `None` means the default of AWS.
 pub(crate) fn sts_endpoint(role: &Role, storage: Option<&str>) -> Option<String> {
     let s3 = var(env::AWS_ENDPOINT_URL_S3);
     let storage = storage.or(s3.as_deref());
-    let beside = || {
+    let of_storage = || {
         let host = storage?.split("://").nth(1)?.split(['/', ':']).next()?;
-        let of_aws = [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end));
-        (!of_aws).then(|| storage.unwrap_or_default().to_owned())
+        let is_aws = [".amazonaws.com", ".amazonaws.com.cn"].iter().any(|end| host.ends_with(end));
+        (!is_aws).then(|| storage.unwrap_or_default().to_owned())
     };
-    role.sts_endpoint_url.clone().or_else(|| var(env::AWS_ENDPOINT_URL_STS)).or_else(beside)
+    role.sts_endpoint_url.clone().or_else(|| var(env::AWS_ENDPOINT_URL_STS)).or_else(of_storage)
 }
 
 fn var(name: &str) -> Option<String> {
@@ -424,16 +428,16 @@ pub(crate) fn no_bucket() -> Error {
     Error::new(ErrorKind::InvalidInput, "no bucket is set").with_hint(Hint::SetBucket)
 }
 
-/// How long others may go on seeing what somebody outside of this process has changed.
+/// How long sessions may see stale data after a change by another process.
 ///
-/// What was asked for is remembered for so long, and asked for anew in the background when half of the time
-/// is over. Zero asks the storage every time; what has not changed is still not sent again.
+/// Responses are cached for this long, and refreshed in the background on use once half of the time has passed. With
+/// zero, every read sends a request; it is conditional, so unchanged content is not transferred again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Freshness {
-    /// In `/skills`. Default 10 s.
+    /// The bound for `/skills`. Default 10 s.
     pub skills: Duration,
-    /// In `/workspace` and `/ticket`. Default 1 s.
+    /// The bound for `/workspace` and `/ticket`. Default 1 s.
     pub files: Duration,
 }
 
@@ -445,7 +449,7 @@ impl Freshness {
 }
 
 impl Freshness {
-    /// One bound for everything.
+    /// Uses the same bound for everything.
     #[must_use]
     pub fn all(bound: Duration) -> Self {
         Self { skills: bound, files: bound }
@@ -458,14 +462,14 @@ impl Default for Freshness {
     }
 }
 
-/// How long the releases of published libraries are kept. Every publisher of a bucket should use the same.
+/// How long the releases of published libraries are kept. All publishers of a bucket should use the same values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retention {
-    /// This many of the newest releases stay listed, and can be rolled back to. Default 20.
+    /// The number of newest releases that stay listed and can be rolled back to. Default 20.
     pub releases: usize,
-    /// A release that was superseded more recently than this stays listed; an unreferenced object that is
-    /// younger than this is not pruned. Default 7 days.
+    /// A release that was superseded more recently than this stays listed, and an unreferenced object that is younger
+    /// than this is not pruned. Default 7 days.
     pub grace: Duration,
 }
 
@@ -482,16 +486,16 @@ impl Default for Retention {
     }
 }
 
-/// Time limits of requests.
+/// The timeouts of requests.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct Timeouts {
-    /// To open a connection. Default 1 s.
+    /// The time to open a connection. Default 1 s.
     pub connect: Duration,
-    /// From a request to its answer's head, for each attempt; and the longest silence inside a
-    /// body. Default 2 s.
+    /// The time from sending a request to the response headers, for each attempt, and the longest time without any bytes
+    /// while a body is read. Default 2 s.
     pub attempt: Duration,
-    /// For a request with all its attempts. Default 8 s.
+    /// The total time of a request, including all attempts. Default 8 s.
     pub operation: Duration,
 }
 
@@ -513,15 +517,15 @@ impl Default for Timeouts {
     }
 }
 
-/// An access key that does not come from the AWS chain. Its secrets print as `***`.
+/// Static credentials, which do not come from the AWS credential chain. The secrets print as `***`.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct StaticCredentials {
-    /// The public half.
+    /// The access key id.
     pub access_key_id: String,
-    /// The secret half.
+    /// The secret access key.
     pub secret_access_key: String,
-    /// The token of temporary credentials.
+    /// The session token of temporary credentials.
     pub session_token: Option<String>,
 }
 
@@ -532,7 +536,7 @@ impl StaticCredentials {
 }
 
 impl StaticCredentials {
-    /// A permanent key pair.
+    /// Creates long-term credentials, without a session token.
     pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<String>) -> Self {
         Self {
             access_key_id: access_key_id.into(),

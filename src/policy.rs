@@ -1,38 +1,39 @@
-//! What a session reaches, in the words of IAM: the policy that is passed to `sts:AssumeRole`.
+//! The IAM session policy that is passed to `sts:AssumeRole`, generated from what a session may access.
 //!
-//! `terraform/policies/session.json.tftpl` is its specification, with the reasons; both are held to the same texts.
-//! A policy passed to AssumeRole takes away from what the role may do, and never adds.
+//! `terraform/policies/session.json.tftpl` is the specification and explains each statement. Both are tested against the
+//! same expected policies (`terraform/tests/policies.json`). A session policy can only restrict the permissions of the
+//! role, never extend them.
 
 use serde_json::json;
 
 use crate::mount::Reach;
 
-/// The longest policy that STS takes, in characters.
+/// STS's limit for the length of a session policy, in characters.
 pub(crate) const MOST_CHARACTERS: usize = 2048;
 
-const WRITING: [&str; 5] = [
+const WRITE_ACTIONS: [&str; 5] = [
     "s3:GetObject",
     "s3:PutObject",
     "s3:DeleteObject",
     "s3:AbortMultipartUpload",
     "s3:ListMultipartUploadParts",
 ];
-const KEYS: [&str; 2] = ["kms:Decrypt", "kms:GenerateDataKey"];
+const KMS_ACTIONS: [&str; 2] = ["kms:Decrypt", "kms:GenerateDataKey"];
 
-/// Where the policy holds, and in which form it is written.
+/// The bucket that a policy applies to, and the form of the policy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PolicyTarget<'p> {
-    /// `aws`, except in China and GovCloud.
+    /// The AWS partition: `aws`, except in China and GovCloud.
     pub(crate) partition: &'p str,
     pub(crate) bucket: &'p str,
-    /// Whether the bucket is encrypted with a key of KMS.
+    /// Whether the bucket is encrypted with a KMS key.
     pub(crate) kms: bool,
-    /// One pattern for a library instead of two.
+    /// Whether to use one pattern per library instead of two.
     pub(crate) compact: bool,
 }
 
-/// The policy of a session that reaches this much; `None` when that is nothing, which no policy can say.
-pub(crate) fn of_session(place: PolicyTarget<'_>, reach: &[Reach]) -> Option<String> {
+/// Generates the policy of a session with this reach; `None` if it is empty, which a policy cannot express.
+pub(crate) fn session_policy(place: PolicyTarget<'_>, reach: &[Reach]) -> Option<String> {
     if reach.is_empty() {
         return None;
     }
@@ -40,12 +41,12 @@ pub(crate) fn of_session(place: PolicyTarget<'_>, reach: &[Reach]) -> Option<Str
     let bucket = format!("arn:{partition}:s3:::{bucket}");
     let objects =
         |patterns: Vec<String>| patterns.iter().map(|pattern| format!("{bucket}/{pattern}")).collect();
-    let patterns = |wanted: fn(&Reach) -> bool| -> Vec<String> {
-        reach.iter().filter(|reach| wanted(reach)).flat_map(|reach| patterns_of(reach, compact)).collect()
+    let patterns = |include: fn(&Reach) -> bool| -> Vec<String> {
+        reach.iter().filter(|reach| include(reach)).flat_map(|reach| patterns_of(reach, compact)).collect()
     };
-    // Names are in the order of the alphabet, as Terraform writes them.
+    // Names are sorted alphabetically, as in Terraform's output.
     let allow = |action: &[&str], resource: Vec<String>| {
-        // A statement without resources is malformed.
+        // IAM rejects a statement without resources.
         (!resource.is_empty()).then(|| json!({ "Action": action, "Effect": "Allow", "Resource": resource }))
     };
     let list = json!({
@@ -55,10 +56,10 @@ pub(crate) fn of_session(place: PolicyTarget<'_>, reach: &[Reach]) -> Option<Str
         "Resource": [&bucket],
     });
     let statements = [
-        allow(&WRITING, objects(patterns(is_writable))),
+        allow(&WRITE_ACTIONS, objects(patterns(is_writable))),
         allow(&["s3:GetObject"], objects(patterns(|reach| !is_writable(reach)))),
         Some(list),
-        kms.then(|| json!({ "Action": KEYS, "Effect": "Allow", "Resource": ["*"] })),
+        kms.then(|| json!({ "Action": KMS_ACTIONS, "Effect": "Allow", "Resource": ["*"] })),
     ];
     let statements: Vec<_> = statements.into_iter().flatten().collect();
     Some(json!({ "Statement": statements, "Version": "2012-10-17" }).to_string())
@@ -68,7 +69,8 @@ fn is_writable(reach: &Reach) -> bool {
     matches!(reach, Reach::Below { write: true, .. })
 }
 
-/// A `/` stands before each `*`, and identifiers hold neither `*`, `?` nor `$`: `threads/t1/*` never means `threads/t10/`.
+/// The patterns of a part of the bucket. Every `*` follows a `/`, and ids contain no `*`, `?` or `$`, so `threads/t1/*`
+/// never matches `threads/t10/`.
 fn patterns_of(reach: &Reach, compact: bool) -> Vec<String> {
     match reach {
         Reach::Library { home, .. } if compact => vec![format!("{home}*")],
@@ -82,7 +84,7 @@ mod tests {
     use crate::id::{LibraryId, ThreadId, TicketId, UserId};
     use crate::mount::{Mounts, Owner, Session};
 
-    const PLACE: PolicyTarget<'_> =
+    const TARGET: PolicyTarget<'_> =
         PolicyTarget { partition: "aws", bucket: "b", kms: false, compact: false };
 
     fn session(user: &str, thread: &str, ticket: &str, libraries: &[&str]) -> Vec<Reach> {
@@ -99,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_policy_names_the_sessions_own_prefixes_and_nothing_else() {
-        let text = of_session(PLACE, &session("u1", "t1", "k1", &["acme"])).unwrap();
+        let text = session_policy(TARGET, &session("u1", "t1", "k1", &["acme"])).unwrap();
         let policy: serde_json::Value = serde_json::from_str(&text).unwrap();
         let statements = policy["Statement"].as_array().unwrap();
         assert_eq!(statements.len(), 3);
@@ -117,10 +119,10 @@ mod tests {
         for pattern in statements[2]["Condition"]["StringLike"]["s3:prefix"].as_array().unwrap() {
             assert!(pattern.as_str().unwrap().ends_with("/*"));
         }
-        assert!(of_session(PLACE, &[]).is_none());
+        assert!(session_policy(TARGET, &[]).is_none());
     }
 
-    /// Cases that Terraform's template wrote.
+    /// The cases were generated from the Terraform template.
     #[test]
     fn the_policy_is_the_one_of_terraform() {
         let cases: serde_json::Value =
@@ -152,10 +154,10 @@ mod tests {
                 let id = LibraryId::parse(id.as_str().unwrap()).unwrap();
                 reach.push(Reach::library(Owner::Library(id)));
             }
-            let theirs = case["policy"].as_str().unwrap();
-            match of_session(place, &reach) {
-                Some(ours) => assert_eq!(ours, theirs, "{}", case["name"]),
-                // Nobody is to ask STS for nothing.
+            let expected = case["policy"].as_str().unwrap();
+            match session_policy(place, &reach) {
+                Some(policy) => assert_eq!(policy, expected, "{}", case["name"]),
+                // Without any reach there must be no STS call.
                 None => assert!(reach.is_empty(), "{}", case["name"]),
             }
         }
@@ -163,21 +165,21 @@ mod tests {
 
     #[test]
     fn the_order_of_libraries_makes_no_other_policy() {
-        let one = of_session(PLACE, &session("u1", "t1", "k1", &["b", "a", "c", "a"]));
-        assert_eq!(one, of_session(PLACE, &session("u1", "t1", "k1", &["c", "b", "a"])));
+        let one = session_policy(TARGET, &session("u1", "t1", "k1", &["b", "a", "c", "a"]));
+        assert_eq!(one, session_policy(TARGET, &session("u1", "t1", "k1", &["c", "b", "a"])));
     }
 
-    /// The table in `docs/roles.md`.
+    /// Checks the table in `docs/roles.md`.
     #[test]
     fn so_many_libraries_fit() {
         let uuid = "9f1c2d34-5a6b-4c7d-8e9f-0a1b2c3d4e5f";
         let (bucket, user) = ("acme-skillfs-production", "auth0|65f1c0ffee65f1c0ffee65f1");
         let fit = |bucket, user, thread: &str, ticket: &str, library: &dyn Fn(usize) -> String, compact| {
-            let place = PolicyTarget { bucket, compact, ..PLACE };
+            let place = PolicyTarget { bucket, compact, ..TARGET };
             let fits = |count: &usize| {
                 let ids: Vec<_> = (0..*count).map(library).collect();
                 let ids: Vec<_> = ids.iter().map(String::as_str).collect();
-                of_session(place, &session(user, thread, ticket, &ids)).unwrap().len() <= MOST_CHARACTERS
+                session_policy(place, &session(user, thread, ticket, &ids)).unwrap().len() <= MOST_CHARACTERS
             };
             (0..100).take_while(fits).last()
         };

@@ -184,7 +184,7 @@ impl Sts {
             return Ok(policy);
         }
         let libraries = reach.iter().filter(|reach| matches!(reach, Reach::Library { .. })).count();
-        let shorter = policy::of_session(PolicyTarget { compact: true, ..place }, reach)
+        let shorter = policy::session_policy(PolicyTarget { compact: true, ..place }, reach)
             .filter(|text| text.len() <= MOST_CHARACTERS);
         let hint = match shorter {
             Some(_) if !compact => Hint::CompactPolicy { fits: true },
