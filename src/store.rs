@@ -1,19 +1,27 @@
-//! The store: the one module that knows `aws-sdk-s3`.
+//! The S3 client layer, and the only module that uses `aws-sdk-s3`.
 //!
-//! It takes keys that [`mount`](crate::mount) built, sends requests, counts them, and reports failures in our own kinds.
-//! It knows nothing of paths. Everything goes through the SDK's client; around it are:
+//! The store accepts keys built by [`mount`](crate::mount), sends requests, counts them, and maps failures to
+//! [`ErrorKind`](crate::ErrorKind). It does not know about paths. Every request goes through the SDK's client; the
+//! submodules add what the SDK lacks:
 //!
-//! - [`connect`]: settings and the AWS chain become a [`Bucket`], which all sessions share.
-//! - [`bucket`]: a [`Store`] is the bucket on behalf of one session: its tenant, its credentials, its cache.
-//! - [`scope`] and [`sts`]: with a role, credentials that S3 confines to a part of the bucket.
-//! - [`send`]: the way of every request: credentials, the [`limiter`]'s turn, [`hedge`] for reads.
-//! - [`get`], [`list`], [`write`], [`delete`], [`parts`], [`inspect`]: the operations.
-//! - [`failure`]: what S3 and the way to it can answer with, in our kinds. [`intercept`]: counting and checking.
+//! - [`connect`]: builds the [`Bucket`], which all sessions share, from the settings and the AWS configuration chain.
+//! - [`bucket`]: a [`Store`] is the bucket as seen by one session: its tenant, its credentials, its cache.
+//! - [`scope`] and [`sts`]: with a role, credentials that a session policy confines to a part of the bucket.
+//! - [`send`]: the common path of every request: choosing credentials, queueing in the [`limiter`], and hedging reads
+//!   ([`hedge`]).
+//! - [`get`], [`list`], [`write`], [`delete`], [`parts`], [`inspect`]: the S3 operations.
+//! - [`failure`]: classifies error responses and connection errors. [`intercept`]: SDK interceptors that count requests
+//!   and check responses.
 //!
-//! Invariants: a write takes effect once, or the caller is told that it cannot be known; a body is whole, or an error;
-//! every request waits for its tenant's turn; a request goes with credentials that cover its keys and no others.
-//! Files of this module import each other in one direction; `tests/it/architecture.rs` checks that. Behavior is tested
-//! over the wire: `faults`, `durability`, `roles`, `costs`.
+//! Invariants:
+//!
+//! - A write takes effect once, or the error says that its outcome is uncertain.
+//! - A body is complete, or the reader gets an error.
+//! - Every request waits in its tenant's queue.
+//! - A request is signed with credentials that cover its keys, and with no others.
+//!
+//! The files of this module import each other without cycles (`tests/it/architecture.rs`). Behavior is tested over HTTP
+//! by the integration tests `faults`, `durability`, `roles` and `costs`.
 
 mod bucket;
 mod capabilities;
@@ -53,7 +61,7 @@ pub(crate) use self::parts::{LastWork, Parts};
 pub use self::sts::SessionCredentials;
 pub(crate) use self::write::{Condition, PartSource, Payload, Put, Write};
 
-/// The primitives that `limiter` is built on; the model has shuttle's.
+/// The synchronization primitives used by `limiter`. `cache::model` compiles it with shuttle's instead.
 mod sync {
     pub(super) use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 }

@@ -1,4 +1,4 @@
-//! The bucket that a process shares, and the store that a session has of it.
+//! The bucket that all sessions of a process share, and the per-session [`Store`] on top of it.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use crate::cache::{Cache, Passed, TenantCache};
 use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::mount::{Mounts, Tenant, WritableKey};
 
-/// One bucket on behalf of one session.
+/// One bucket as seen by one session.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(super) bucket: Arc<Bucket>,
     pub(super) tenant: Tenant,
-    /// The session's own credentials; `None` for those of this process.
+    /// The session's credentials; `None` if it uses those of the process.
     scopes: Option<Arc<SessionScopes>>,
     cache: TenantCache,
 }
@@ -37,46 +37,46 @@ impl Deref for Store {
     }
 }
 
-/// What all sessions share.
+/// The state that all sessions share.
 #[derive(Debug)]
 pub(crate) struct Bucket {
-    /// On the credentials of this process.
-    pub(super) own: Arc<Clients>,
-    /// Where sessions have credentials of their own.
+    /// Clients with the credentials of the process.
+    pub(super) process_clients: Arc<Clients>,
+    /// Set if sessions assume a role.
     pub(super) scopes: Option<Arc<Scopes>>,
     pub(super) name: Arc<str>,
-    /// Where the server is, for messages; `None` is AWS.
+    /// The URL of the server, for messages; `None` for AWS.
     pub(super) endpoint: Option<String>,
     pub(super) counters: Counters,
     pub(super) limits: RequestLimits,
     pub(super) ambient: Ambient,
     pub(super) clock: ServerClock,
-    /// Writes that were not answered, and may still arrive.
+    /// The number of writes without a response, which may still take effect.
     pub(super) unanswered_writes: AtomicU64,
     pub(super) capabilities: KnownCapabilities,
     pub(super) limiter: Limiter,
     pub(super) cache: Arc<Cache>,
-    /// `None` when slow requests shall be waited for.
+    /// `None` if hedging is disabled.
     pub(super) hedges: Option<Hedges>,
 }
 
-/// How long, how often and how much.
+/// Timeouts, retry limits and size limits of requests.
 #[derive(Debug)]
 pub(super) struct RequestLimits {
-    /// The longest silence inside a body.
-    pub(super) body_silence: Duration,
-    /// How long a body may take for its next few kilobytes.
-    pub(super) body_patience: Duration,
+    /// The longest time without any bytes while a body is read.
+    pub(super) body_idle_timeout: Duration,
+    /// The longest time in which a body may deliver fewer than a few kilobytes.
+    pub(super) body_slow_timeout: Duration,
     pub(super) max_attempts: u32,
-    /// How long one attempt of a small write may take.
+    /// The timeout of one attempt of a small write.
     pub(super) attempt: Duration,
-    /// How long a request may take, with all its attempts.
+    /// The timeout of a request, including all attempts.
     pub(super) operation: Duration,
     pub(super) part_bytes: u64,
     pub(super) single_copy_bytes: u64,
 }
 
-/// Held while objects are changed: however that ends, what was known of them is forgotten.
+/// A guard held while objects are changed. Dropping it invalidates their cache entries, even if the change failed.
 pub(super) struct Changing<'k> {
     cache: Arc<Cache>,
     keys: Vec<&'k str>,
@@ -90,29 +90,29 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// The credentials that a request goes with.
+/// The credentials that a request is signed with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route<'s> {
-    own: &'s Arc<Clients>,
+    process_clients: &'s Arc<Clients>,
     scope: Option<&'s Arc<Scope>>,
 }
 
 impl Route<'_> {
-    /// Clients whose credentials hold, and what those are where they are a session's own.
+    /// Returns clients with valid credentials, and the credentials themselves if they belong to a session.
     pub(super) async fn clients(&self) -> Result<(Arc<Clients>, Option<Arc<Granted>>), Failure> {
-        let Some(scope) = self.scope else { return Ok((self.own.clone(), None)) };
-        // Boxed: requests without a role would carry it.
-        let (clients, granted) = Box::pin(scope.clients()).await.map_err(Failure::told)?;
+        let Some(scope) = self.scope else { return Ok((self.process_clients.clone(), None)) };
+        // Boxed to keep the futures of requests without a role small.
+        let (clients, granted) = Box::pin(scope.clients()).await.map_err(Failure::from_error)?;
         Ok((clients, Some(granted)))
     }
 
-    /// Whether the storage refused the session's credentials, and others are there or can be had: then nothing was
-    /// done, and the request may be sent again.
+    /// Returns whether the server rejected the session's credentials as expired and newer ones are available or can be
+    /// requested. In that case the request had no effect and can be sent again.
     pub(super) fn renews(&self, failure: &Failure, sent: Instant) -> bool {
-        failure.is_expired() && self.scope.is_some_and(|scope| scope.forget_credentials(sent))
+        failure.is_expired() && self.scope.is_some_and(|scope| scope.invalidate_credentials(sent))
     }
 
-    /// The storage refused something: what is known of the like is not shown either.
+    /// Records that S3 denied access, so that the cache hides entries that need the same permission.
     pub(super) fn refused(&self, key: &str, how: Passed) {
         if let Some(scope) = self.scope {
             scope.refused(key, how);
@@ -129,7 +129,7 @@ impl Bucket {
         &self.name
     }
 
-    /// Where the server is; `None` is AWS.
+    /// The URL of the server; `None` for AWS.
     pub(crate) fn endpoint(&self) -> Option<&str> {
         self.endpoint.as_deref()
     }
@@ -138,27 +138,27 @@ impl Bucket {
         &self.capabilities
     }
 
-    /// The cache of all tenants.
+    /// The cache shared by all tenants.
     pub(crate) fn shared_cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Requests sent so far, retries included.
+    /// The number of requests sent so far, including retries.
     pub(crate) fn requests(&self) -> RequestCounts {
         self.counters.snapshot()
     }
 
-    /// How many writes were not answered so far: one of them may still arrive.
+    /// The number of writes so far that got no response. Each of them may still take effect.
     pub(crate) fn unanswered_writes(&self) -> u64 {
         self.unanswered_writes.load(Ordering::Relaxed)
     }
 
-    /// Sets the server's clock ahead, as this process knows it.
+    /// Advances this process's view of the server's clock.
     pub(crate) fn advance_clock(&self, by: Duration) {
         self.clock.advance(by);
     }
 
-    /// The time at the server; ours, before it has told.
+    /// The server's time, or the local time if no response has reported it yet.
     pub(crate) fn server_time(&self) -> SystemTime {
         self.clock.now_or_ours()
     }
@@ -168,39 +168,39 @@ impl Bucket {
         self.limits.part_bytes * 2
     }
 
-    /// An id that no other write has.
+    /// Generates a unique write id.
     pub(crate) fn write_id(&self) -> Result<WriteId> {
         WriteId::new(&self.ambient)
     }
 
-    /// A name that nobody else has.
+    /// Generates a unique random name.
     pub(crate) fn fresh_id(&self) -> Result<String> {
         self.ambient.id()
     }
 
-    /// Waits before the next attempt: longer each time, and never the same.
+    /// Sleeps before the next attempt: exponential backoff with jitter.
     pub(crate) async fn pause(&self, failures: u32) {
         tokio::time::sleep(self.ambient.backoff(failures)).await;
     }
 
-    /// For how many scopes credentials are held.
+    /// The number of scopes whose credentials are cached.
     pub(crate) fn held_scopes(&self) -> u64 {
         self.scopes.as_ref().map_or(0, |scopes| scopes.count())
     }
 }
 
 impl Store {
-    /// On the credentials of this process, on behalf of nobody in particular.
+    /// Creates a store that uses the credentials of the process and belongs to no tenant.
     pub(super) fn new(bucket: Bucket) -> Self {
         Self::with_scopes(Arc::new(bucket), Tenant::nobody(), None)
     }
 
-    /// The same bucket on behalf of a tenant, on the credentials of this process.
+    /// Returns the same bucket for a tenant, with the credentials of the process.
     pub(crate) fn on_behalf_of(&self, tenant: Tenant) -> Self {
         Self::with_scopes(self.bucket.clone(), tenant, None)
     }
 
-    /// The same on credentials for these mounts, where there is a role to assume.
+    /// Returns the same bucket for a tenant, with credentials confined to these mounts if a role is configured.
     pub(crate) fn confined_to(&self, tenant: Tenant, mounts: &Mounts) -> Self {
         let scopes = self.bucket.scopes.as_ref().map(|scopes| Arc::new(scopes.session(mounts.reach())));
         Self::with_scopes(self.bucket.clone(), tenant, scopes)
@@ -212,12 +212,12 @@ impl Store {
         Self { bucket, tenant, scopes, cache }
     }
 
-    /// What is known of this bucket, as far as this session may see it.
+    /// The cache, limited to the entries that this session may see.
     pub(crate) fn cache(&self) -> &TenantCache {
         &self.cache
     }
 
-    /// To be held while objects are changed.
+    /// Returns a guard to hold while these objects are changed.
     pub(super) fn changing<'k>(&self, keys: impl IntoIterator<Item = &'k WritableKey>) -> Changing<'k> {
         Changing {
             cache: self.bucket.cache.clone(),
@@ -225,25 +225,27 @@ impl Store {
         }
     }
 
-    /// Whether S3 itself confines what is asked here.
+    /// Returns whether S3 itself enforces the limits of this session, by a session policy.
     pub(crate) fn is_confined(&self) -> bool {
         self.scopes.is_some()
     }
 
-    /// The credentials of a session that has its own.
+    /// Returns the credentials of a session that assumes a role.
     pub(crate) async fn credentials(&self) -> Result<SessionCredentials> {
         match &self.scopes {
-            Some(scopes) => scopes.whole().credentials().await,
+            Some(scopes) => scopes.combined().credentials().await,
             None => Err(Error::new(ErrorKind::InvalidInput, "the session has no credentials of its own")
                 .with_hint(Hint::UseRole)),
         }
     }
 
-    /// What a request about these keys goes with.
+    /// Chooses the credentials for a request about these keys.
     pub(super) fn route(&self, keys: &[&str]) -> Route<'_> {
-        Route { own: &self.bucket.own, scope: self.scopes.as_ref().map(|scopes| scopes.covering(keys)) }
+        let scope = self.scopes.as_ref().map(|scopes| scopes.covering(keys));
+        Route { process_clients: &self.bucket.process_clients, scope }
     }
 
+    /// Converts a failure to an error.
     pub(super) fn fail(&self, failure: impl Into<Failure>) -> Error {
         let failure = failure.into();
         let of_session = self.scopes.is_some() && failure.is_expired();
@@ -254,7 +256,7 @@ impl Store {
         }
     }
 
-    /// The same for one that is about a key: where S3 forbids it, the cache does, too.
+    /// Converts the failure of a request about a key. If S3 denied access, the cache hides the matching entries as well.
     pub(super) fn fail_at(&self, key: &str, how: Passed, failure: Failure) -> Error {
         let error = self.fail(failure);
         if error.is_forbidden() {

@@ -1,8 +1,9 @@
-//! What the server honors, one capability at a time: known of AWS and of the embedded store, configured, or probed.
+//! Which conditional requests the server honors, tracked per operation.
 //!
-//! A server that ignores a condition does as it was told without one, so whatever is not known to be honored is not
-//! relied upon: writes are probed once for each handle, and before a deletion, a copy or an upload in parts the object
-//! is looked at.
+//! AWS and the embedded store are known to honor all of them. For other servers the answer is configured
+//! ([`ServerCapabilities`]) or, for PutObject, probed once per handle. A server that ignores a condition executes the
+//! request unconditionally, so a condition is trusted only if it is known to be honored. Otherwise the store sends a
+//! HEAD before a deletion or before completing a multipart upload, and publishers upload content instead of copying it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,34 +11,34 @@ use tokio::sync::OnceCell;
 
 use crate::config::ServerCapabilities;
 
-/// What the server of a bucket honors.
+/// The conditional requests that a bucket's server honors.
 #[derive(Debug)]
 pub(crate) struct KnownCapabilities {
-    /// `If-Match` and `If-None-Match` of a PutObject; probed where it is not known.
+    /// `If-Match` and `If-None-Match` on PutObject. Probed if unset.
     pub(super) puts: OnceCell<bool>,
-    /// The same of a CopyObject.
+    /// `If-Match` and `If-None-Match` on CopyObject.
     copies: bool,
-    /// The same of a CompleteMultipartUpload.
+    /// `If-Match` and `If-None-Match` on CompleteMultipartUpload.
     uploads: bool,
-    /// `If-Match` of a DeleteObject.
+    /// `If-Match` on DeleteObject.
     deletes: bool,
-    /// Set once the server said that it has no conditional deletions.
-    no_deletes: AtomicBool,
+    /// Set when the server rejects a conditional deletion as not implemented.
+    deletes_unsupported: AtomicBool,
 }
 
 impl KnownCapabilities {
-    /// `all`: a server that is known to honor everything.
+    /// `all` says that the server is known to honor every condition; explicit configuration takes precedence.
     pub(super) fn new(configured: ServerCapabilities, all: bool) -> Self {
         Self {
             puts: OnceCell::new_with(configured.conditional_puts.or(all.then_some(true))),
             copies: configured.conditional_copies.unwrap_or(all),
             uploads: configured.conditional_uploads.unwrap_or(all),
             deletes: configured.conditional_deletes.unwrap_or(all),
-            no_deletes: AtomicBool::new(configured.conditional_deletes == Some(false)),
+            deletes_unsupported: AtomicBool::new(configured.conditional_deletes == Some(false)),
         }
     }
 
-    /// Whether conditions of writes are known to be honored, without asking.
+    /// Returns whether PutObject is already known to honor conditions. Sends no request.
     pub(crate) fn knows_puts(&self) -> bool {
         self.puts.get() == Some(&true)
     }
@@ -50,14 +51,14 @@ impl KnownCapabilities {
         self.uploads
     }
 
-    /// Whether the condition of a deletion is sent, and whether it is relied upon.
+    /// Returns whether deletions send their condition, and whether the server can be trusted to honor it.
     pub(super) fn deletes(&self) -> (bool, bool) {
-        let sent = !self.no_deletes.load(Ordering::Relaxed);
+        let sent = !self.deletes_unsupported.load(Ordering::Relaxed);
         (sent, sent && self.deletes)
     }
 
-    /// The server said that it has none.
-    pub(super) fn forget_deletes(&self) {
-        self.no_deletes.store(true, Ordering::Relaxed);
+    /// Stops sending conditions with deletions: the server does not implement them.
+    pub(super) fn disable_conditional_deletes(&self) {
+        self.deletes_unsupported.store(true, Ordering::Relaxed);
     }
 }

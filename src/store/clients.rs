@@ -1,4 +1,4 @@
-//! The clients that speak to the bucket with one set of credentials. All of them share one pool of connections.
+//! The SDK clients for one set of credentials. All clients of a process share one connection pool.
 
 use std::sync::Arc;
 
@@ -8,35 +8,34 @@ use aws_config::timeout::TimeoutConfig;
 use aws_sdk_s3::config::SharedCredentialsProvider;
 use aws_sdk_s3::{Client, Config};
 
-/// Clients with the same credentials.
+/// SDK clients with the same credentials and different retry and timeout settings.
 #[derive(Debug)]
 pub(super) struct Clients {
     pub(super) client: Client,
-    /// The same for GET and HEAD, with fewer time limits of its own.
+    /// For GET and HEAD, with fewer SDK timeouts.
     pub(super) reader: Client,
-    /// The same without retries and time limits: what may be sent again, and when, [`write`](super::write)
-    /// decides.
+    /// For writes, without SDK retries and timeouts: [`write`](super::write) decides what may be sent again and when.
     pub(super) writer: Client,
     pub(super) bucket: Arc<str>,
 }
 
-/// What all clients of a bucket have in common.
+/// The configuration that all clients of a bucket share.
 #[derive(Debug)]
 pub(super) struct Blueprint {
     pub(super) config: Config,
     pub(super) bucket: Arc<str>,
-    /// Limits of the reader.
+    /// The timeouts of [`Clients::reader`].
     pub(super) reading: TimeoutConfig,
-    /// Limits of the writer.
+    /// The timeouts of [`Clients::writer`].
     pub(super) writing: TimeoutConfig,
 }
 
 impl Blueprint {
-    /// Clients on the credentials of this process; or on others.
+    /// Builds clients with the given credentials, or with those of the process.
     pub(super) fn clients(&self, credentials: Option<SharedCredentialsProvider>) -> Clients {
         let mut config = self.config.to_builder();
         if let Some(credentials) = credentials {
-            // Whoever provides them has them at hand.
+            // The provider caches them itself.
             config = config.credentials_provider(credentials).identity_cache(IdentityCache::no_cache());
         }
         let config = config.build();

@@ -1,4 +1,4 @@
-//! The parts of a handle that a program may replace.
+//! The components of a handle that a program can replace.
 
 use std::sync::Arc;
 
@@ -6,8 +6,8 @@ use aws_sdk_s3::config::{HttpClient, ProvideCredentials, SharedCredentialsProvid
 
 use crate::ambient::{Ambient, Clock, Randomness};
 
-/// The parts of a handle that a program may replace: how requests travel, what they are signed with, what time it is,
-/// and where random bytes come from.
+/// The components of a handle that a program can replace: the HTTP client, the credentials provider, the clock, and the
+/// source of randomness.
 ///
 /// ```
 /// # use skillfs::{Clock, Components};
@@ -31,26 +31,26 @@ pub struct Components {
 }
 
 impl Components {
-    /// Sends requests with this HTTP client of the AWS SDK, instead of the SDK's own with rustls.
+    /// Sends requests with this HTTP client instead of the SDK's default client (hyper with rustls).
     #[must_use]
     pub fn http_client(self, client: impl HttpClient + 'static) -> Self {
         Self { http: Some(SharedHttpClient::new(client)), ..self }
     }
 
-    /// Signs requests with what this provider of the AWS SDK gives, instead of the AWS chain.
-    /// [`Settings::credentials`](crate::Settings::credentials) goes before it.
+    /// Signs requests with credentials from this provider instead of the default AWS credential chain.
+    /// [`Settings::credentials`](crate::Settings::credentials) takes precedence over it.
     #[must_use]
     pub fn credentials(self, provider: impl ProvideCredentials + 'static) -> Self {
         Self { credentials: Some(SharedCredentialsProvider::new(provider)), ..self }
     }
 
-    /// Takes the time from here, wherever the server's own clock is not known.
+    /// Reads the wall-clock time from this clock whenever the server's time is unknown.
     #[must_use]
     pub fn clock(self, clock: impl Clock + 'static) -> Self {
         Self { ambient: Ambient { clock: Arc::new(clock), ..self.ambient }, ..self }
     }
 
-    /// Takes random bytes from here: ids of writes and releases, and the jitter of retries.
+    /// Takes random bytes from this source. They are used for write ids, release ids and retry jitter.
     #[must_use]
     pub fn randomness(self, randomness: impl Randomness + 'static) -> Self {
         Self { ambient: Ambient { randomness: Arc::new(randomness), ..self.ambient }, ..self }

@@ -1,4 +1,4 @@
-//! Connecting: settings, the AWS chain, connection pool, timeouts, retry budget.
+//! Builds a [`Store`] from the settings and the AWS configuration chain: connection pool, timeouts, retry budget.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -28,7 +28,7 @@ use super::hedge::Hedges;
 use super::intercept::{Counters, ResponseWatcher, ServerClock};
 use super::limiter::Limiter;
 use super::scope::Scopes;
-use super::sts::{MOST_CALLS, Sts};
+use super::sts::{MAX_CONCURRENT_CALLS, Sts};
 use crate::ambient::Ambient;
 use crate::cache::Cache;
 use crate::config::{
@@ -36,24 +36,25 @@ use crate::config::{
 };
 use crate::error::Result;
 
-/// S3 drops idle connections after some 20 s; a connection that we drop first costs no failed request.
+/// S3 closes idle connections after about 20 s. Closing them earlier ourselves avoids requests that fail on a closed
+/// connection.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 
 const FALLBACK_REGION: &str = "us-east-1";
 
-/// The first retry comes soon: most failures of S3 are one bad connection.
+/// Short, because most S3 failures are a single bad connection.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
-/// The retry budget of a handle: tokens buy retries, and come back with successes and with time, so that a failing
-/// storage is not also flooded, and an outage ends for us when it ends for the storage. By default all clients of a
-/// process share one, which only successes refill.
+/// The retry budget of a handle: a token bucket. Retries cost tokens; successes and time refill it. A failing server is
+/// not flooded with retries, and retries resume soon after an outage ends. The SDK's default is one bucket per process
+/// that only successes refill.
 fn retry_budget() -> TokenBucket {
     TokenBucket::builder()
         .capacity(500)
         .retry_cost(5)
         .throttling_retry_cost(5)
-        // What may last longer costs more: a connection that breaks, a server that fails.
+        // Failures that may last longer cost more: broken connections and server errors.
         .timeout_retry_cost(10)
         .success_reward(1.0)
         .refill_rate(5.0)
@@ -61,8 +62,8 @@ fn retry_budget() -> TokenBucket {
 }
 
 impl Store {
-    /// Reads the AWS chain and builds the client. Sends nothing to S3; the chain may ask an
-    /// instance for its region.
+    /// Loads the AWS configuration chain and builds the clients. Sends nothing to S3; the chain may query the instance
+    /// metadata service for the region.
     pub(crate) async fn connect(settings: &Settings, components: Components) -> Result<Self> {
         settings.check()?;
         if settings.credentials.is_none() && components.credentials.is_none() {
@@ -72,7 +73,7 @@ impl Store {
         Self::over(settings, &chain, components.ambient, false)
     }
 
-    /// What settings and the AWS chain say together.
+    /// Merges the settings with the AWS configuration chain.
     async fn chain(settings: &Settings, components: &Components) -> SdkConfig {
         let http = components.http.clone().unwrap_or_else(|| {
             aws_smithy_http_client::Builder::new()
@@ -84,13 +85,13 @@ impl Store {
         let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
         loader = match (&settings.region, &settings.endpoint_url) {
             (Some(region), _) => loader.region(Region::new(region.clone())),
-            // A server of one's own has no instance that could be asked.
+            // With a custom endpoint the instance metadata service is not queried.
             (None, Some(_)) => loader.region(
                 RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
                     .or_else(ProfileFileRegionProvider::new())
                     .or_else(FALLBACK_REGION),
             ),
-            // Environment, profiles, the instance; over our own connections.
+            // The default chain: environment, profiles, instance metadata.
             (None, None) => loader,
         };
         if let Some(url) = &settings.endpoint_url {
@@ -102,11 +103,11 @@ impl Store {
         if let Some(credentials) = &settings.credentials {
             loader = loader
                 .credentials_provider(Credentials::from(credentials.clone()))
-                // They are at hand, and never change.
+                // Static credentials need no identity cache.
                 .identity_cache(IdentityCache::no_cache());
         }
         let chain = loader.load().await;
-        // An empty variable counts as not set.
+        // An empty variable counts as unset.
         match chain.region().filter(|region| !region.as_ref().is_empty()) {
             Some(_) => chain,
             None => chain.to_builder().region(Region::new(FALLBACK_REGION)).build(),
@@ -126,10 +127,10 @@ impl Store {
             .with_max_attempts(settings.max_attempts.max(1))
             .with_initial_backoff(FIRST_BACKOFF)
             .with_max_backoff(LONGEST_BACKOFF);
-        let endpoint = OneEndpoint {
+        let endpoint = CachedEndpoint {
             bucket: settings.bucket.clone(),
             rules: DefaultResolver::new(),
-            known: OnceLock::new(),
+            resolved: OnceLock::new(),
         };
         let config = aws_sdk_s3::config::Builder::from(chain)
             .force_path_style(chain.endpoint_url().is_some())
@@ -137,23 +138,23 @@ impl Store {
                 TimeoutConfig::builder()
                     .connect_timeout(settings.timeouts.connect)
                     .read_timeout(settings.timeouts.attempt)
-                    // The first attempt also waits for credentials, which may come from far away;
-                    // and a listing's body is part of its attempt.
+                    // The first attempt includes resolving the credentials, which may be slow, and the attempt of
+                    // a listing includes its body.
                     .operation_attempt_timeout(attempt)
                     .operation_timeout(settings.timeouts.operation)
                     .build(),
             )
             .retry_config(retries)
             .retry_partition(RetryPartition::custom("skillfs").token_bucket(retry_budget()).build())
-            // Its grace period is longer than our attempts; `Body` watches for silence itself.
+            // Its grace period is longer than our attempts. `Body` has an idle timeout instead.
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .request_checksum_calculation(RequestChecksumCalculation::WhenSupported)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
             .interceptor(watcher)
             .endpoint_resolver(endpoint)
             .build();
-        // An object's body is not part of the attempt, so the time to its head is all that there is to limit:
-        // `Store::hedged` limits the whole. Each limit of the SDK costs a timer and some allocations.
+        // The body of an object is not part of the attempt, so only the time to the response headers needs a limit.
+        // `Store::hedged` limits the total. Every SDK timeout costs a timer and some allocations.
         let reading = TimeoutConfig::builder()
             .connect_timeout(settings.timeouts.connect)
             .read_timeout(settings.timeouts.attempt)
@@ -163,7 +164,7 @@ impl Store {
         let writing = TimeoutConfig::builder().connect_timeout(settings.timeouts.connect).build();
         let name: Arc<str> = settings.bucket.as_str().into();
         let blueprint = Blueprint { config, bucket: name.clone(), reading, writing };
-        let own = Arc::new(blueprint.clients(None));
+        let process_clients = Arc::new(blueprint.clients(None));
         let scopes = settings.role.as_ref().map(|role| {
             let sts = sts(settings, role, chain, &counters, &ambient);
             Scopes::new(sts, Arc::new(blueprint))
@@ -171,14 +172,14 @@ impl Store {
         // AWS and the embedded store honor every condition.
         let honors_all = embedded || chain.endpoint_url().is_none();
         Ok(Self::new(Bucket {
-            own,
+            process_clients,
             scopes,
             name,
             endpoint: chain.endpoint_url().map(str::to_owned),
             counters,
             limits: RequestLimits {
-                body_silence: settings.timeouts.attempt,
-                body_patience: operation,
+                body_idle_timeout: settings.timeouts.attempt,
+                body_slow_timeout: operation,
                 max_attempts: settings.max_attempts.max(1),
                 attempt,
                 operation,
@@ -196,14 +197,13 @@ impl Store {
     }
 }
 
-/// STS, over the same connections and on the credentials of this process.
+/// Builds the STS client, with the same connection pool and the credentials of the process.
 fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters, ambient: &Ambient) -> Sts {
     let endpoint = sts_endpoint(role, chain.endpoint_url());
     let clock = ServerClock::new(ambient.clone(), false);
-    // It is told once a call: credentials are rare.
     let watcher = ResponseWatcher { counters: counters.clone(), clock: clock.clone() };
     let mut config = aws_sdk_sts::config::Builder::from(chain);
-    // Behind what the environment says: settings go before it.
+    // Set after loading the environment, because settings take precedence over it.
     config.set_endpoint_url(endpoint.clone());
     let config = config
         .timeout_config(
@@ -218,33 +218,33 @@ fn sts(settings: &Settings, role: &Role, chain: &SdkConfig, counters: &Counters,
         .build();
     let bucket = settings.bucket.as_str().into();
     let (client, role) = (aws_sdk_sts::Client::from_conf(config), role.clone());
-    Sts { client, clock, role, bucket, endpoint, calls: Semaphore::new(MOST_CALLS) }
+    Sts { client, clock, role, bucket, endpoint, calls: Semaphore::new(MAX_CONCURRENT_CALLS) }
 }
 
-/// Where the bucket is: found once.
+/// An endpoint resolver that runs the SDK's endpoint rules once and caches the result.
 ///
-/// The SDK finds it by rules, anew for each key, though it depends on the key in no way that concerns us: that is
-/// an eighth of what a request costs.
+/// The SDK evaluates the rules for every request, although the endpoint of a plain bucket does not depend on the key.
+/// That is an eighth of the CPU cost of a request.
 #[derive(Debug)]
-struct OneEndpoint {
+struct CachedEndpoint {
     bucket: String,
     rules: DefaultResolver,
-    known: OnceLock<Endpoint>,
+    resolved: OnceLock<Endpoint>,
 }
 
-impl ResolveEndpoint for OneEndpoint {
+impl ResolveEndpoint for CachedEndpoint {
     fn resolve_endpoint<'a>(&'a self, params: &'a Params) -> EndpointFuture<'a> {
-        // A plain bucket lies at one place. Access points and directory buckets are for the rules.
+        // Access points and directory buckets always go through the rules.
         let bucket = self.bucket.as_str();
         if params.bucket() != Some(bucket) || bucket.contains(':') || bucket.ends_with("-s3") {
             return ResolveEndpoint::resolve_endpoint(&self.rules, params);
         }
-        if let Some(known) = self.known.get() {
-            return EndpointFuture::ready(Ok(known.clone()));
+        if let Some(endpoint) = self.resolved.get() {
+            return EndpointFuture::ready(Ok(endpoint.clone()));
         }
         EndpointFuture::new(async move {
-            let found = ResolveEndpoint::resolve_endpoint(&self.rules, params).await?;
-            Ok(self.known.get_or_init(|| found).clone())
+            let endpoint = ResolveEndpoint::resolve_endpoint(&self.rules, params).await?;
+            Ok(self.resolved.get_or_init(|| endpoint).clone())
         })
     }
 }
@@ -255,12 +255,12 @@ impl From<StaticCredentials> for Credentials {
     }
 }
 
-/// The host of the embedded store. It is never looked up: requests do not leave the process.
+/// The host name of the embedded store. It is never resolved: requests stay in the process.
 pub(super) const EMBEDDED_HOST: &str = "embedded.invalid";
 
 #[cfg(feature = "embedded")]
 mod in_process {
-    //! The embedded store spoken to without a socket: the same client, the same protocol.
+    //! Connects the SDK client to the embedded store in process: the same client and protocol, without a socket.
 
     use aws_sdk_s3::config::http::{HttpRequest, HttpResponse};
     use aws_sdk_s3::error::ConnectorError;
@@ -295,7 +295,7 @@ mod in_process {
                     .try_into_http1x()
                     .map_err(|e| ConnectorError::user(e.into()))?
                     .map(s3s::Body::http_body_unsync);
-                // It is part of the signature, and a socket's client would add it.
+                // `Host` is part of the signature. An HTTP client on a socket would add it.
                 request.headers_mut().insert(http::header::HOST, http::HeaderValue::from_static(HOST));
                 let response = embedded.call(request).await.map_err(|e| ConnectorError::other(e, None))?;
                 HttpResponse::try_from(response.map(SdkBody::from_body_1_x))

@@ -1,4 +1,4 @@
-//! Deleting: one version of an object, or whatever is there.
+//! DeleteObject and DeleteObjects: of one version of an object, or unconditionally.
 
 use std::sync::atomic::Ordering;
 
@@ -16,9 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mount::WritableKey;
 
 impl Store {
-    /// Deletes an object if it is this version; one that is gone already is deleted.
+    /// Deletes an object if it still has this version. A missing object counts as deleted.
     ///
-    /// `false`: it is another version, and stays.
+    /// Returns `false` if the object has another version; it is not deleted then.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn delete_version(&self, key: &WritableKey, version: &Meta) -> Result<bool> {
         let _changing = self.changing([key]);
@@ -26,18 +26,19 @@ impl Store {
         let mut attempts = self.attempts(&[key.as_str()]);
         let mut lost = false;
         loop {
-            // Read once: another task may learn meanwhile that the server has no conditional deletions.
+            // Read once per attempt: another task may concurrently find out that the server does not support
+            // conditional deletions.
             let (conditional, relied_upon) = self.capabilities.deletes();
-            // Where a server may ignore the condition, it is looked at first: what is left of the risk is
-            // the time between two requests.
+            // If the server may ignore the condition, check the object first. A race remains only between the two
+            // requests.
             if !relied_upon || lost {
                 match self.look(key.key()).await {
                     Ok(None) => return Ok(true),
-                    // The same content is not the same file, when it was written later.
+                    // The same ETag with a later modification time is a different write of the same content.
                     Ok(Some(seen))
                         if seen.meta.etag == version.etag
                             && (!lost || seen.meta.modified == version.modified) => {}
-                    // Perhaps it was deleted, and another came in its place.
+                    // The object may have been deleted by us and then created again by another writer.
                     Ok(Some(_)) if lost => {
                         let changed = Error::new(ErrorKind::Conflict, "it was changed in the meantime");
                         return Err(Error::uncertain(changed));
@@ -61,16 +62,16 @@ impl Store {
                 Sent::Failed(failure) => failure,
             };
             if conditional && failure.is_not_implemented() {
-                self.capabilities.forget_deletes();
+                self.capabilities.disable_conditional_deletes();
                 continue;
             }
             let exhausted = attempts.count_failure();
             match failure.outcome() {
-                // A 409 says that another request is under way, and nothing of the version.
+                // A 409 means that another request is in progress; it says nothing about the version.
                 Outcome::Condition | Outcome::Gone
                     if !lost && (exhausted || failure.status() != Some(409)) =>
                 {
-                    // A 404 is as good as a deletion.
+                    // A missing object counts as deleted.
                     return Ok(failure.status() == Some(404));
                 }
                 Outcome::Refused if !lost && self.is_missing(key.key(), &failure).await? => {
@@ -90,8 +91,8 @@ impl Store {
         }
     }
 
-    /// Deletes keys, whatever they hold: one request for up to 1,000. Tells how many could not be, and
-    /// why.
+    /// Deletes up to 1,000 keys unconditionally, in one request. Returns the number of keys that could not be deleted
+    /// and the first error.
     #[instrument(level = "debug", skip_all, fields(keys = keys.len()))]
     pub(crate) async fn delete_all(&self, keys: &[WritableKey]) -> Result<Option<(u64, Error)>> {
         let _changing = self.changing(keys);
@@ -103,22 +104,22 @@ impl Store {
             Box::pin(clients.client.delete_objects().bucket(&*clients.bucket).delete(delete.clone()).send())
         };
         let all: Vec<&str> = keys.iter().map(WritableKey::as_str).collect();
-        let done = self.plain(&all, send).await.map_err(|error| self.fail(error))?;
+        let done = self.unhedged(&all, send).await.map_err(|error| self.fail(error))?;
         let errors = done.errors.unwrap_or_default();
         Ok(errors.first().map(|first| {
             let failure =
-                Failure::inside(first.code().unwrap_or_default(), first.message().unwrap_or_default());
+                Failure::from_code(first.code().unwrap_or_default(), first.message().unwrap_or_default());
             (errors.len() as u64, self.fail(failure))
         }))
     }
 
-    /// Deletes one key, whatever it holds, by its name in the URL.
+    /// Deletes one key unconditionally, with a DeleteObject (the key is in the URL, not in an XML body).
     pub(crate) async fn delete(&self, key: &WritableKey) -> Result<()> {
         let _changing = self.changing([key]);
         let send = |clients: &Clients| -> Sending<_, _> {
             Box::pin(clients.client.delete_object().bucket(&*clients.bucket).key(key.as_str()).send())
         };
-        self.plain(&[key.as_str()], send).await.map_err(|error| self.fail(error))?;
+        self.unhedged(&[key.as_str()], send).await.map_err(|error| self.fail(error))?;
         Ok(())
     }
 }

@@ -1,4 +1,8 @@
-//! What S3 and the way to it can say no with, in our own kinds and with a way out.
+//! Classifies failed requests: error responses from S3 and STS, timeouts, and connection errors.
+//!
+//! A [`Failure`] answers three questions: which [`Error`] with which hint the caller gets ([`Failure::into_error`]),
+//! whether a failed write may have taken effect ([`Failure::outcome`]), and what a diagnosis reports
+//! ([`Failure::reason`]). S3 error codes are interpreted only here.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -10,31 +14,31 @@ use super::intercept::Contradiction;
 use crate::config::credentials_hint;
 use crate::error::{BucketAddress, CredentialsFault, Error, ErrorKind, Hint, shorten};
 
-/// Why a request failed, as far as a diagnosis has something of its own to say about it.
+/// Why a request failed, in the categories that a diagnosis distinguishes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
     Unreachable,
     Timeout,
-    /// Whatever answered, it is no S3.
+    /// The response did not come from an S3 server.
     NotS3,
     NoCredentials,
     UnknownKey,
     BadSignature,
     Expired,
     BadToken,
-    /// This machine's clock is too far off.
+    /// The local clock differs too much from the server's.
     Skewed,
-    /// The bucket lies in this region, where that was told.
+    /// The bucket is in another region, which is named if the response said so.
     OtherRegion(Option<String>),
     NoBucket,
     BadBucketName,
-    /// No such key.
+    /// The key does not exist.
     Missing,
-    /// The credentials are good, and this is not theirs to do.
+    /// The credentials are valid but lack the permission.
     Refused,
-    /// A condition does not hold.
+    /// A precondition failed.
     Condition,
-    /// The range starts behind the end.
+    /// The range starts past the end of the object.
     BehindTheEnd,
     NotImplemented,
     Other,
@@ -47,24 +51,24 @@ pub(super) struct Failure {
     source: BoxError,
 }
 
-/// What a failed write may have done.
+/// The effect that a failed write may have had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing: its condition does not hold, or another conditional write is under way.
+    /// None: its precondition failed, or another conditional write is in progress.
     Condition,
-    /// Nothing: the upload that it belongs to is not there.
+    /// None: its multipart upload does not exist.
     Gone,
-    /// Nothing, and it will not do any better.
+    /// None, and a retry would fail in the same way.
     Refused,
-    /// Nothing; it may be sent again.
+    /// None; it can be retried.
     NotDone,
-    /// The answer is lost: all or nothing.
+    /// Unknown: the response was lost, so it took effect completely or not at all.
     Lost,
 }
 
 #[derive(Debug)]
 enum Cause {
-    Answer {
+    Response {
         status: u16,
         code: String,
         message: String,
@@ -73,11 +77,11 @@ enum Cause {
     Timeout,
     Unreachable,
     NoCredentials,
-    Garbled,
+    Malformed,
     Contradiction,
     Request,
-    /// It was not sent, and why is said already.
-    Told,
+    /// The request was not sent. The source is the [`Error`] to return.
+    NotSent,
 }
 
 impl<E> From<SdkError<E, HttpResponse>> for Failure
@@ -85,19 +89,19 @@ where
     E: StdError + ProvideErrorMetadata + Send + Sync + 'static,
 {
     fn from(error: SdkError<E, HttpResponse>) -> Self {
-        // What a session's own credentials failed with says more than that there are none.
-        if let Some(told) = causes(&error).find_map(|cause| cause.downcast_ref::<Arc<Error>>()) {
-            return Self::told(Error::shared(told));
+        // An error from fetching a session's credentials says more than the SDK's "no credentials".
+        if let Some(error) = causes(&error).find_map(|cause| cause.downcast_ref::<Arc<Error>>()) {
+            return Self::from_error(Error::shared(error));
         }
         let cause = match &error {
             _ if causes(&error).any(<dyn StdError>::is::<Contradiction>) => Cause::Contradiction,
-            // A success whose body is no S3 answer, such as the page of a proxy.
+            // A success status whose body is not an S3 response, such as a proxy's HTML page.
             SdkError::ServiceError(service)
                 if service.raw().status().is_success() && service.err().code().is_none() =>
             {
-                Cause::Garbled
+                Cause::Malformed
             }
-            SdkError::ServiceError(service) => Cause::Answer {
+            SdkError::ServiceError(service) => Cause::Response {
                 status: service.raw().status().as_u16(),
                 code: service.err().code().unwrap_or_default().to_owned(),
                 message: service.err().message().unwrap_or_default().to_owned(),
@@ -111,8 +115,8 @@ where
             SdkError::TimeoutError(_) => Cause::Timeout,
             SdkError::DispatchFailure(dispatch) if dispatch.is_timeout() => Cause::Timeout,
             SdkError::DispatchFailure(dispatch) if dispatch.is_io() => Cause::Unreachable,
-            // An answer that is no XML, or that ends in the middle of it.
-            SdkError::ResponseError(_) => Cause::Garbled,
+            // A response that is not XML, or truncated XML.
+            SdkError::ResponseError(_) => Cause::Malformed,
             _ if names_credentials(&error) => Cause::NoCredentials,
             SdkError::DispatchFailure(_) => Cause::Unreachable,
             _ => Cause::Request,
@@ -121,13 +125,14 @@ where
     }
 }
 
-/// Not every answer has the header: `…; the region 'us-east-1' is wrong; expecting 'eu-south-2'`.
+/// Extracts the bucket's region from an error message, because not every response has the header:
+/// `…; the region 'us-east-1' is wrong; expecting 'eu-south-2'`.
 fn expected_region(message: &str) -> Option<&str> {
     let (region, _) = message.split_once("expecting '")?.1.split_once('\'')?;
     crate::config::check_region(region).is_ok().then_some(region)
 }
 
-/// The SDK has no kind for "no credentials"; its errors say so in words only.
+/// The SDK has no error kind for missing credentials, only messages.
 fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|e| {
         let text = e.to_string();
@@ -136,54 +141,55 @@ fn names_credentials(error: &(dyn StdError + 'static)) -> bool {
 }
 
 impl Failure {
-    /// No answer within our own patience.
+    /// No response within our own timeout.
     pub(super) fn timed_out() -> Self {
         Self { cause: Cause::Timeout, source: "no response in time".into() }
     }
 
-    /// Nothing was sent, for this reason.
-    pub(super) fn told(error: Error) -> Self {
-        Self { cause: Cause::Told, source: Box::new(error) }
+    /// The request was not sent because of this error.
+    pub(super) fn from_error(error: Error) -> Self {
+        Self { cause: Cause::NotSent, source: Box::new(error) }
     }
 
-    /// What a server said: its code, and its message.
-    pub(super) fn said(&self) -> (&str, &str) {
+    /// The error code and the message of the response; empty if there was none.
+    pub(super) fn code_and_message(&self) -> (&str, &str) {
         match &self.cause {
-            Cause::Answer { code, message, .. } => (code, message),
+            Cause::Response { code, message, .. } => (code, message),
             _ => ("", ""),
         }
     }
 
-    /// Why, in words: an answer of STS may hold secrets, and an error's source is printed.
-    pub(super) fn into_words(self) -> BoxError {
-        let words: Vec<_> = causes(&*self.source).map(ToString::to_string).collect();
-        words.join(": ").into()
+    /// Flattens the error chain to text. An STS response may contain secrets, and the source of an error is printed.
+    pub(super) fn into_text(self) -> BoxError {
+        let messages: Vec<_> = causes(&*self.source).map(ToString::to_string).collect();
+        messages.join(": ").into()
     }
 
-    /// Whether it says that the request was allowed, and something else was not as it was hoped for.
-    pub(super) fn is_no_refusal(&self) -> bool {
+    /// Returns whether the failure proves that access was allowed: the key is missing, a condition failed, or the range
+    /// is past the end.
+    pub(super) fn proves_access(&self) -> bool {
         self.is_missing_key() || matches!(self.status(), Some(304 | 404 | 412 | 416))
     }
 
-    /// The storage takes the credentials no longer. A HEAD has no body to say so in.
+    /// Returns whether the credentials have expired. The response to a HEAD has no body, so a bare 400 counts.
     pub(super) fn is_expired(&self) -> bool {
         match &self.cause {
-            Cause::Answer { status: 400, code, .. } if code.is_empty() => true,
-            Cause::Answer { code, .. } => code == "ExpiredToken",
+            Cause::Response { status: 400, code, .. } if code.is_empty() => true,
+            Cause::Response { code, .. } => code == "ExpiredToken",
             _ => false,
         }
     }
 
-    /// Whether it may be how S3 says that a key is not there, to those who may not list the whole bucket.
+    /// Returns whether this may be a missing key: without permission to list the bucket, S3 answers 403 instead of 404.
     pub(super) fn may_mean_missing(&self) -> bool {
-        matches!(&self.cause, Cause::Answer { status: 403, code, .. } if matches!(code.as_str(), "" | "AccessDenied"))
+        matches!(&self.cause, Cause::Response { status: 403, code, .. } if matches!(code.as_str(), "" | "AccessDenied"))
     }
 
-    /// The failure of a request to STS.
+    /// Converts the failure of an STS request to an error.
     pub(super) fn into_sts_error(self, endpoint: Option<&str>) -> Error {
         let place = endpoint.map_or("STS".to_owned(), |url| format!("STS at `{}`", shorten(url)));
         let (kind, message, hint) = match &self.cause {
-            Cause::Answer { status, code, message, .. } => {
+            Cause::Response { status, code, message, .. } => {
                 let said = [code.as_str(), message].join(": ");
                 let (kind, hint) = match (status, code.as_str()) {
                     (429, _) | (_, "Throttling" | "ThrottlingException") => {
@@ -212,7 +218,7 @@ impl Failure {
                 format!("cannot reach {place}: {}", innermost(&*self.source)),
                 Hint::SetStsEndpoint,
             ),
-            Cause::Garbled => (
+            Cause::Malformed => (
                 ErrorKind::Unavailable,
                 format!("the response of {place} is not valid"),
                 Hint::SetStsEndpoint,
@@ -223,62 +229,63 @@ impl Failure {
                 return error.with_source(said);
             }
         };
-        Error::new(kind, message).with_hint(hint).with_source(self.into_words())
+        Error::new(kind, message).with_hint(hint).with_source(self.into_text())
     }
 
-    /// A failure inside an answer that is none as a whole.
-    pub(super) fn inside(code: &str, message: &str) -> Self {
+    /// A failure reported inside a successful response, such as one key of a DeleteObjects.
+    pub(super) fn from_code(code: &str, message: &str) -> Self {
         let status = if code == "AccessDenied" { 403 } else { 500 };
         let (code, message) = (code.to_owned(), message.to_owned());
         let source = format!("{code}: {message}").into();
-        Self { cause: Cause::Answer { status, code, message, bucket_region: None }, source }
+        Self { cause: Cause::Response { status, code, message, bucket_region: None }, source }
     }
 
-    /// What it may have done, if it was a write.
+    /// The effect that the request may have had, if it was a write.
     pub(super) fn outcome(&self) -> Outcome {
         match &self.cause {
-            Cause::Answer { status, code, .. } => match (status, code.as_str()) {
+            Cause::Response { status, code, .. } => match (status, code.as_str()) {
                 (409 | 412, _) | (404, "NoSuchKey") => Outcome::Condition,
                 (404, "NoSuchUpload") => Outcome::Gone,
-                // S3 says so before it begins.
+                // S3 sends these before it processes the request.
                 (408 | 429, _) | (400, "RequestTimeout") | (_, "ExpiredToken") | (503, "SlowDown") => {
                     Outcome::NotDone
                 }
                 (501 | 300..=499, _) => Outcome::Refused,
-                // Also any other 503: a proxy may say so after the storage has done its work.
+                // Includes any other 503: a proxy may send it after the server has processed the request.
                 _ => Outcome::Lost,
             },
-            // Nothing was sent.
+            // The request was not sent.
             Cause::Unreachable if refused_connection(&*self.source) => Outcome::NotDone,
-            Cause::NoCredentials | Cause::Request | Cause::Told => Outcome::Refused,
-            Cause::Timeout | Cause::Unreachable | Cause::Garbled | Cause::Contradiction => Outcome::Lost,
+            Cause::NoCredentials | Cause::Request | Cause::NotSent => Outcome::Refused,
+            Cause::Timeout | Cause::Unreachable | Cause::Malformed | Cause::Contradiction => Outcome::Lost,
         }
     }
 
-    /// Whether the request may still reach the storage, or be at work there: nobody there has answered it.
-    pub(super) fn may_be_under_way(&self) -> bool {
+    /// Returns whether the request may still reach the server or be processed there, because S3 itself has not
+    /// responded to it.
+    pub(super) fn may_be_in_flight(&self) -> bool {
         match &self.cause {
-            Cause::Answer { status, code, .. } => code.is_empty() || matches!(status, 502 | 504),
+            Cause::Response { status, code, .. } => code.is_empty() || matches!(status, 502 | 504),
             Cause::Unreachable => !refused_connection(&*self.source),
-            Cause::Timeout | Cause::Garbled | Cause::Contradiction => true,
-            Cause::NoCredentials | Cause::Request | Cause::Told => false,
+            Cause::Timeout | Cause::Malformed | Cause::Contradiction => true,
+            Cause::NoCredentials | Cause::Request | Cause::NotSent => false,
         }
     }
 
-    /// The server does not know what was asked of it.
+    /// Returns whether the server does not implement the request.
     pub(super) fn is_not_implemented(&self) -> bool {
         self.status() == Some(501)
     }
 
-    /// What a diagnosis tells apart.
+    /// The category of the failure for a diagnosis.
     pub(super) fn reason(&self) -> Reason {
         let (status, code, bucket_region) = match &self.cause {
-            Cause::Answer { status, code, bucket_region, .. } => (status, code, bucket_region),
+            Cause::Response { status, code, bucket_region, .. } => (status, code, bucket_region),
             Cause::Timeout => return Reason::Timeout,
             Cause::Unreachable => return Reason::Unreachable,
             Cause::NoCredentials => return Reason::NoCredentials,
-            Cause::Garbled | Cause::Contradiction => return Reason::NotS3,
-            Cause::Request | Cause::Told => return Reason::Other,
+            Cause::Malformed | Cause::Contradiction => return Reason::NotS3,
+            Cause::Request | Cause::NotSent => return Reason::Other,
         };
         match (*status, code.as_str()) {
             (404, "NoSuchBucket") => Reason::NoBucket,
@@ -302,29 +309,31 @@ impl Failure {
         }
     }
 
-    /// The status, where a server answered. Codes differ between servers, and a HEAD has none.
+    /// The HTTP status, if there was a response. Prefer it to error codes, which differ between servers and are absent
+    /// from responses to HEAD.
     pub(super) fn status(&self) -> Option<u16> {
         match &self.cause {
-            Cause::Answer { status, .. } => Some(*status),
+            Cause::Response { status, .. } => Some(*status),
             _ => None,
         }
     }
 
-    /// 404 for the key: not for the bucket, and not from a server that is no S3.
+    /// Returns whether the key does not exist. A missing bucket, or a 404 from a server that is not S3, does not count.
     pub(super) fn is_missing_key(&self) -> bool {
-        matches!(&self.cause, Cause::Answer { status: 404, code, .. } if code == "NoSuchKey")
+        matches!(&self.cause, Cause::Response { status: 404, code, .. } if code == "NoSuchKey")
     }
 
+    /// Converts the failure of an S3 request to an error with a hint.
     pub(super) fn into_error(self, bucket: &str, endpoint: Option<&str>) -> Error {
         let place = endpoint.map_or("S3".to_owned(), |url| format!("the storage at `{}`", shorten(url)));
-        if let Cause::Told = self.cause {
+        if let Cause::NotSent = self.cause {
             return match self.source.downcast::<Error>() {
                 Ok(error) => *error,
                 Err(other) => Error::new(ErrorKind::Internal, other.to_string()),
             };
         }
         let mut error = match &self.cause {
-            Cause::Answer { status, code, message, bucket_region } => {
+            Cause::Response { status, code, message, bucket_region } => {
                 answer(*status, code, message, bucket_region.as_deref(), bucket)
             }
             Cause::Timeout => Error::new(ErrorKind::Timeout, format!("{place} did not respond in time"))
@@ -343,19 +352,19 @@ impl Failure {
             Cause::NoCredentials => {
                 Error::new(ErrorKind::Denied, "no AWS credentials were found").with_hint(credentials_hint())
             }
-            Cause::Garbled => Error::new(
+            Cause::Malformed => Error::new(
                 ErrorKind::Unavailable,
                 format!("the storage's response is not valid: {}", innermost(&*self.source)),
             )
             .with_hint("the response was discarded; check that the endpoint is an S3 server, then try again"),
             Cause::Contradiction => corrupt(innermost(&*self.source)),
-            Cause::Request | Cause::Told => Error::new(
+            Cause::Request | Cause::NotSent => Error::new(
                 ErrorKind::Internal,
                 format!("the request could not be built: {}", innermost(&*self.source)),
             )
             .with_hint("this looks like a bug; please report it"),
         };
-        if self.said().0 == "NoSuchBucket" {
+        if self.code_and_message().0 == "NoSuchBucket" {
             let embedded = endpoint.is_some_and(|url| url.ends_with(".invalid"));
             let (name, endpoint) = (bucket.to_owned(), endpoint.map(str::to_owned));
             error =
@@ -365,14 +374,14 @@ impl Failure {
     }
 }
 
-/// An answer that cannot be used.
+/// An error for a response that cannot be used.
 pub(super) fn corrupt(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Corrupt, message).with_hint(
         "the response was discarded; if it happens again, check the server or the proxy in front of it",
     )
 }
 
-/// One function maps a status, and where it says more the code, to a kind.
+/// Maps the status and the error code of a response to an error with a hint.
 fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: &str) -> Error {
     use ErrorKind::{
         Conflict, Corrupt, Denied, Internal, InvalidInput, Throttled, Timeout, TooLarge, Unavailable,
@@ -394,7 +403,7 @@ fn answer(status: u16, code: &str, message: &str, region: Option<&str>, bucket: 
             &format!("the storage does not accept `{bucket}` as a bucket name"),
             "a bucket name has 3 to 63 lowercase letters, digits, dots and hyphens",
         ),
-        // A HEAD has no body to say more in.
+        // A response to HEAD, which has no body and therefore no code.
         (400, "") if region.is_none() => error(
             Denied,
             "the storage refused the request",
@@ -483,7 +492,7 @@ fn refused_connection(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|e| e.downcast_ref().is_some_and(refused))
 }
 
-/// The last cause is the one that says something: `Connection refused`, not `dispatch failure`.
+/// The message of the innermost cause, which is the informative one: `Connection refused`, not `dispatch failure`.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = causes(error).last().map(ToString::to_string);
     shorten(&last.unwrap_or_default())
@@ -499,9 +508,9 @@ mod tests {
 
     #[test]
     fn the_region_that_is_expected_is_read_from_words() {
-        let told =
+        let message =
             "The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'eu-south-2'";
-        assert_eq!(expected_region(told), Some("eu-south-2"));
+        assert_eq!(expected_region(message), Some("eu-south-2"));
         for other in ["", "expecting 'eu", "expecting ''", "expecting 'a b'", "a non-empty Access Key"] {
             assert_eq!(expected_region(other), None, "{other}");
         }
@@ -530,7 +539,7 @@ mod tests {
             (503, "SlowDown", Throttled),
             (503, "", Throttled),
             (503, "ServiceUnavailable", Unavailable),
-            // A failure inside a 200.
+            // A failure reported inside a 200 response.
             (200, "SlowDown", Throttled),
             (200, "InternalError", Unavailable),
             (500, "InternalError", Unavailable),

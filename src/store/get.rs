@@ -1,5 +1,7 @@
-//! Reading objects: HeadObject, GetObject, and the body of the answer: whole, or an error; never half of it taken for
-//! the whole.
+//! HeadObject and GetObject, and the response body. A body is delivered completely, or the reader gets an error.
+//!
+//! A body that breaks or stalls is resumed with a ranged GET under the same ETag (`If-Match`), so the bytes always
+//! belong to one version. The number of resumptions without progress is limited.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,85 +25,86 @@ use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::Digest;
 use crate::mount::ObjectKey;
 
-/// This much progress is no repeated failure: a long download may break now and then.
-const PROGRESS: u64 = 1024 * 1024;
+/// After this much progress the count of resumptions starts again: a long download may break several times.
+const RESUME_PROGRESS: u64 = 1024 * 1024;
 
-/// More room than this is made only when the bytes are there.
-const MOST_RESERVED: u64 = 16 * 1024 * 1024;
+/// The most memory reserved up front. The reported length is not trusted beyond it.
+const MAX_RESERVED: u64 = 16 * 1024 * 1024;
 
-/// So much must come within the time of an operation: a trickle is as good as silence.
-const TRICKLE: u64 = 16 * 1024;
+/// A body must deliver at least this many bytes within the operation timeout; slower ones are treated as stalled.
+const MIN_PROGRESS: u64 = 16 * 1024;
 
 const PAUSE_BEFORE_RESUMING: Duration = Duration::from_millis(50);
 
-/// An answer to a GetObject.
+/// The result of a GetObject.
 #[derive(Debug)]
 pub(crate) enum Fetched {
-    /// The object is there; its bytes follow.
+    /// The object exists; the body follows.
     Found { meta: Meta, properties: Box<ObjectProperties>, body: Box<Body> },
-    /// The object is there, and the range starts at or after its end.
+    /// The object exists, and the range starts at or past its end.
     BehindTheEnd,
-    /// It is still the version that is known.
+    /// The object still has the version that the caller has.
     Unchanged,
-    /// It is another version than the one that was asked for.
+    /// The object has another version than the requested one.
     Changed,
-    /// No such key.
+    /// The key does not exist.
     Missing,
 }
 
-/// Which version is asked for.
+/// Which version of an object to fetch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Expect<'e> {
-    /// Whichever is there.
+    /// The current one, whatever it is.
     Any,
-    /// This one, or [`Fetched::Changed`].
+    /// The version with this ETag; otherwise [`Fetched::Changed`].
     Version(&'e str),
-    /// Any but this one, which is known: else [`Fetched::Unchanged`].
+    /// Any version but the one with this ETag, which the caller has; otherwise [`Fetched::Unchanged`].
     Not(&'e str),
 }
 
-/// The properties that the answer to a HEAD or a GET tells: two types with the same fields.
+/// Extracts the object properties from a HEAD or GET response. A macro, because the two output types share no trait.
 macro_rules! properties_of {
-    ($answer:ident) => {
+    ($output:ident) => {
         ObjectProperties {
-            content_type: $answer.content_type,
-            content_encoding: $answer.content_encoding,
-            content_language: $answer.content_language,
-            content_disposition: $answer.content_disposition,
-            cache_control: $answer.cache_control,
-            ..ObjectProperties::of_metadata($answer.metadata)
+            content_type: $output.content_type,
+            content_encoding: $output.content_encoding,
+            content_language: $output.content_language,
+            content_disposition: $output.content_disposition,
+            cache_control: $output.cache_control,
+            ..ObjectProperties::of_metadata($output.metadata)
         }
     };
 }
 
 impl Store {
-    /// One HeadObject. A missing bucket looks like a missing key here: a HEAD has no body.
+    /// Returns the metadata of an object. One HeadObject. A missing bucket is indistinguishable from a missing key,
+    /// because the response to HEAD has no body.
     pub(crate) async fn head(&self, key: &ObjectKey) -> Result<Option<Meta>> {
         Ok(self.look(key).await?.map(|seen| seen.meta))
     }
 
-    /// What is there, with its properties. One HeadObject.
+    /// Returns the metadata and the properties of an object. One HeadObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn look(&self, key: &ObjectKey) -> Result<Option<Seen>> {
-        let asked = key.clone();
+        let requested = key.clone();
         let send = move |clients: &Clients| -> Sending<_, _> {
-            Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(asked.as_str()).send())
+            Box::pin(clients.reader.head_object().bucket(&*clients.bucket).key(requested.as_str()).send())
         };
         let about = ReadTarget { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.head };
-        // Boxed: callers would carry it.
+        // Boxed to keep the futures of callers small.
         match Box::pin(self.hedged(about, send)).await {
             Ok(head) => Ok(Some(Seen {
-                meta: Meta::told(length(head.content_length)?, head.last_modified, head.e_tag),
+                meta: Meta::from_headers(length(head.content_length)?, head.last_modified, head.e_tag),
                 properties: properties_of!(head),
             })),
-            // It has no body to tell by which of key and bucket is missing: a LIST must have the last word.
+            // Without a body it is unknown whether the key or the bucket is missing. A LIST tells them apart.
             Err(failure) if failure.status() == Some(404) => Ok(None),
             Err(failure) if self.is_missing(key, &failure).await? => Ok(None),
             Err(failure) => Err(self.fail_at(key.as_str(), Passed::Read, failure)),
         }
     }
 
-    /// One GetObject; the body may send more, to go on where a connection broke.
+    /// Fetches a range of an object. One GetObject; reading the body may send more to resume a broken connection.
     pub(crate) async fn get(&self, key: &ObjectKey, range: ByteRange, expect: Expect<'_>) -> Result<Fetched> {
         match self.send_get(key, range, expect).await {
             Ok(output) => received(key, range, output),
@@ -127,9 +130,9 @@ impl Store {
             Expect::Version(etag) => (Some(etag_header(etag)), None),
             Expect::Not(etag) => (None, Some(etag_header(etag))),
         };
-        let ask = Arc::new((key.clone(), range.header(), if_match, if_none_match));
+        let parameters = Arc::new((key.clone(), range.header(), if_match, if_none_match));
         let send = move |clients: &Clients| -> Sending<_, _> {
-            let (key, range, if_match, if_none_match) = &*ask;
+            let (key, range, if_match, if_none_match) = &*parameters;
             let request = clients
                 .reader
                 .get_object()
@@ -142,7 +145,7 @@ impl Store {
         };
         let about = ReadTarget { key: key.as_str(), how: Passed::Read, hedge: |hedges| &hedges.get };
         let span = tracing::debug_span!("get", key = key.as_str(), ?range);
-        // Boxed: callers would carry it.
+        // Boxed to keep the futures of callers small.
         Box::pin(self.hedged(about, send)).instrument(span)
     }
 }
@@ -153,14 +156,14 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
         Some(header) => parse_content_range(header, length)
             .filter(|(start, _)| *start == range.start)
             .ok_or_else(|| corrupt(format!("the storage returned a wrong range, `{header}`")))?,
-        // A server that ignores ranges sends everything from the front.
+        // A server that ignores ranges sends the entire object.
         None => (0, length),
     };
-    let meta = Meta::told(total, output.last_modified, output.e_tag);
+    let meta = Meta::from_headers(total, output.last_modified, output.e_tag);
     let end = range.end.unwrap_or(total).min(total);
     let body = Body {
         key: key.clone(),
-        wanted: range.start..end,
+        pending: range.start..end,
         at: start,
         etag: meta.etag.clone(),
         stream: output.body,
@@ -174,66 +177,66 @@ fn received(key: &ObjectKey, range: ByteRange, output: GetObjectOutput) -> Resul
     Ok(Fetched::Found { meta, properties: Box::new(properties), body: Box::new(body) })
 }
 
-/// Bytes of an object as they arrive.
+/// The body of a GetObject response, as a stream of byte chunks.
 ///
-/// A connection that breaks or falls silent is taken up again where it stopped, under the same
-/// ETag; only so many times, then the reader gets an error.
+/// A connection that breaks or stalls is resumed where it stopped, under the same ETag. After too many resumptions
+/// without progress the reader gets an error.
 #[derive(Debug)]
 pub(crate) struct Body {
     key: ObjectKey,
-    /// What is still wanted, counted from the object's front.
-    wanted: Range<u64>,
-    /// Where the next byte of the stream lies.
+    /// The range of the object that is still to be returned.
+    pending: Range<u64>,
+    /// The offset in the object of the next byte of `stream`.
     at: u64,
     etag: Option<String>,
     stream: ByteStream,
-    /// How often it was taken up without much progress, and where it was the last time.
+    /// The number of resumptions without much progress, and the offset of the last one.
     resumed: u32,
     resumed_at: u64,
-    /// How long was waited for the bytes since `waited_at`; the reader's own time does not count.
+    /// The time spent waiting for bytes since offset `waited_at`, excluding the time that the reader takes.
     waited: Duration,
     waited_at: u64,
-    /// What all bytes together must be.
+    /// The running hash of all bytes, and the expected digest.
     verify: Option<(sha2::Sha256, Digest)>,
 }
 
 impl Body {
-    /// All bytes together must have this digest; otherwise the last of them is an error. To be called before the
-    /// first piece.
+    /// Verifies the digest of all bytes: if it differs, the last chunk is an error. Call it before the first
+    /// [`Body::next`].
     pub(crate) fn verify(&mut self, sha256: Digest) {
         self.verify = Some((sha2::Sha256::default(), sha256));
     }
 
-    /// Content that is not what its digest says.
+    /// The error for content that does not match its digest.
     pub(crate) fn wrong_content(sha256: Digest) -> Error {
         Error::new(ErrorKind::Corrupt, format!("the stored content is not what was published ({sha256})"))
             .with_hint(Hint::RepairLibrary)
     }
 
-    /// The same, told by its size.
+    /// The error for content that does not have the published size.
     pub(crate) fn wrong_size() -> Error {
         Error::new(ErrorKind::Corrupt, "the stored content is not what was published: its size differs")
             .with_hint(Hint::RepairLibrary)
     }
 
-    /// How many bytes are still to come.
+    /// The number of bytes still to be returned.
     pub(crate) fn remaining(&self) -> u64 {
-        self.wanted.end.saturating_sub(self.wanted.start)
+        self.pending.end.saturating_sub(self.pending.start)
     }
 
-    /// The next piece; `None` when all that was wanted has come.
+    /// Returns the next chunk; `None` after the last one.
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Bytes>> {
         while self.remaining() > 0 {
-            let asked = Instant::now();
-            let next = tokio::time::timeout(store.limits.body_silence, self.stream.next()).await;
-            self.waited += asked.elapsed();
+            let polled = Instant::now();
+            let next = tokio::time::timeout(store.limits.body_idle_timeout, self.stream.next()).await;
+            self.waited += polled.elapsed();
             let broken = match next {
                 Ok(Some(Ok(piece))) => {
                     let piece = self.take(piece)?;
-                    if self.wanted.start - self.waited_at >= TRICKLE {
-                        (self.waited, self.waited_at) = (Duration::ZERO, self.wanted.start);
+                    if self.pending.start - self.waited_at >= MIN_PROGRESS {
+                        (self.waited, self.waited_at) = (Duration::ZERO, self.pending.start);
                     }
-                    if self.waited > store.limits.body_patience && self.remaining() > 0 {
+                    if self.waited > store.limits.body_slow_timeout && self.remaining() > 0 {
                         return Err(self.broken(ErrorKind::Timeout, "the storage sends too slowly"));
                     }
                     match piece {
@@ -252,10 +255,9 @@ impl Body {
         Ok(None)
     }
 
-    /// All that is still to come.
+    /// Appends all remaining bytes to `into`.
     pub(crate) async fn collect(&mut self, store: &Store, into: &mut Vec<u8>) -> Result<()> {
-        // What a server claims is believed up to a point.
-        let more = usize::try_from(self.remaining().min(MOST_RESERVED)).unwrap_or(0);
+        let more = usize::try_from(self.remaining().min(MAX_RESERVED)).unwrap_or(0);
         if into.capacity() - into.len() < more {
             into.reserve_exact(more);
         }
@@ -265,16 +267,16 @@ impl Body {
         Ok(())
     }
 
-    /// Cuts a piece of the stream down to what is wanted of it. The last one is an error if all of them together do
-    /// not have the digest that they should.
+    /// Trims a chunk of the stream to the pending range. The last chunk is an error if the digest of all bytes does not
+    /// match.
     fn take(&mut self, mut piece: Bytes) -> Result<Option<Bytes>> {
         let starts = self.at;
         self.at += piece.len() as u64;
-        let skip = self.wanted.start.saturating_sub(starts).min(piece.len() as u64);
-        // Both fit: they are no longer than the piece.
+        let skip = self.pending.start.saturating_sub(starts).min(piece.len() as u64);
+        // Neither conversion fails: both are at most the length of the chunk.
         piece.advance(usize::try_from(skip).unwrap_or(usize::MAX));
         piece.truncate(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
-        self.wanted.start += piece.len() as u64;
+        self.pending.start += piece.len() as u64;
         if let Some((hasher, _)) = &mut self.verify {
             hasher.update(&piece);
         }
@@ -292,12 +294,12 @@ impl Body {
             .with_hint("the data was discarded; try again")
     }
 
-    /// Asks for the rest; `broken` is the answer when that makes no sense any more.
+    /// Requests the rest of the range. Returns `broken` if the body cannot be resumed.
     async fn resume(&mut self, store: &Store, broken: Error) -> Result<()> {
-        if self.wanted.start - self.resumed_at >= PROGRESS {
+        if self.pending.start - self.resumed_at >= RESUME_PROGRESS {
             self.resumed = 0;
         }
-        self.resumed_at = self.wanted.start;
+        self.resumed_at = self.pending.start;
         self.resumed += 1;
         // Without an ETag the rest could come from another version of the object.
         let Some(etag) = self.etag.clone().filter(|_| self.resumed < store.limits.max_attempts) else {
@@ -305,11 +307,11 @@ impl Body {
         };
         tracing::debug!(
             key = self.key.as_str(),
-            from = self.wanted.start,
+            from = self.pending.start,
             "resuming a broken body: {broken}"
         );
         tokio::time::sleep(PAUSE_BEFORE_RESUMING).await;
-        let rest = ByteRange { start: self.wanted.start, end: Some(self.wanted.end) };
+        let rest = ByteRange { start: self.pending.start, end: Some(self.pending.end) };
         let response = match store.send_get(&self.key, rest, Expect::Version(&etag)).await {
             Ok(response) => response,
             Err(failure) if matches!(failure.status(), Some(404 | 412 | 416)) => {

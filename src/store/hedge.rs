@@ -1,31 +1,31 @@
-//! Hedging: when a read has taken so long that asking again is faster than waiting.
+//! Hedging: cancels and reissues a read that is much slower than usual.
 //!
-//! For each kind of request a histogram of latencies gives a limit, 1.3 times the 95th percentile. A request beyond it
-//! is cancelled and reissued, at most once, and only while a budget lasts: one reissue for every twenty requests, so
-//! that a storage that is slow as a whole is not asked for more. Until enough is known, nothing is reissued.
+//! A latency histogram per kind of request yields a limit: 1.3 times the 95th percentile. A request that exceeds it is
+//! cancelled and reissued, at most once. A token bucket allows one reissue per twenty requests, so that a server that is
+//! slow overall does not get more load. Until there are enough samples, nothing is reissued.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// So many answers must have come before one is called slow.
-const LEAST_SAMPLES: u32 = 128;
-/// The past fades: beyond this many answers all counts are halved.
-const MOST_SAMPLES: u32 = 4_096;
-/// How often the limit is reckoned anew.
-const EVERY: u32 = 64;
-/// A request is slow beyond 1.3 times what 95 of 100 take.
+/// The number of samples before the first limit is computed.
+const MIN_SAMPLES: u32 = 128;
+/// Beyond this many samples all counts are halved, so that old samples lose weight.
+const MAX_SAMPLES: u32 = 4_096;
+/// The limit is recomputed after this many samples.
+const UPDATE_EVERY: u32 = 64;
+/// The limit is `FACTOR` times this quantile of the latency.
 const QUANTILE: f64 = 0.95;
 const FACTOR: f64 = 1.3;
-/// And never before this: a busy machine is no slow storage.
-const LEAST: Duration = Duration::from_millis(200);
-/// One request of twenty may be sent again.
-const ONE_OF: i64 = 20;
-/// So many at once.
-const MOST_SAVED: i64 = 10;
+/// The smallest limit, so that a busy local machine does not look like a slow server.
+const MIN_LIMIT: Duration = Duration::from_millis(200);
+/// The tokens that one reissue costs. Every request adds one token.
+const REISSUE_COST: i64 = 20;
+/// The number of reissues that the token bucket can hold.
+const MAX_BURST: i64 = 10;
 
 const BUCKETS: usize = 64;
 
-/// One for each kind of request.
+/// A [`Hedge`] for each kind of request.
 #[derive(Debug, Default)]
 pub(super) struct Hedges {
     pub(super) get: Hedge,
@@ -33,16 +33,15 @@ pub(super) struct Hedges {
     pub(super) list: Hedge,
 }
 
-/// What was measured of one kind of request.
+/// The latency histogram and the reissue budget of one kind of request.
 #[derive(Debug)]
 pub(super) struct Hedge {
-    /// By the logarithm of the time, four to each doubling, from 1 ms.
+    /// Logarithmic buckets from 1 ms, four per doubling.
     buckets: [AtomicU32; BUCKETS],
     samples: AtomicU32,
-    /// In microseconds; zero when it is not known.
+    /// In microseconds; zero until there are enough samples.
     limit: AtomicU64,
-    /// Requests that may be sent again, times `ONE_OF`.
-    saved: AtomicI64,
+    tokens: AtomicI64,
 }
 
 impl Default for Hedge {
@@ -51,29 +50,28 @@ impl Default for Hedge {
             buckets: [const { AtomicU32::new(0) }; BUCKETS],
             samples: AtomicU32::new(0),
             limit: AtomicU64::new(0),
-            saved: AtomicI64::new(0),
+            tokens: AtomicI64::new(0),
         }
     }
 }
 
 impl Hedge {
-    /// An answer came after this time.
+    /// Records the latency of a request, and adds a token.
     pub(super) fn record(&self, took: Duration) {
         let milliseconds = took.as_secs_f64() * 1e3;
-        // Never negative, and bounded before it is used.
-        #[allow(clippy::cast_sign_loss)]
+        #[allow(clippy::cast_sign_loss, reason = "never negative, and bounded before it is used")]
         let bucket = ((milliseconds.max(1.0).log2() * 4.0) as usize).min(BUCKETS - 1);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
-        let _ = self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |saved| {
-            Some((saved + 1).min(MOST_SAVED * ONE_OF))
+        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| {
+            Some((tokens + 1).min(MAX_BURST * REISSUE_COST))
         });
         let samples = self.samples.fetch_add(1, Ordering::Relaxed) + 1;
-        if samples >= LEAST_SAMPLES && samples.is_multiple_of(EVERY) {
-            self.reckon();
+        if samples >= MIN_SAMPLES && samples.is_multiple_of(UPDATE_EVERY) {
+            self.update_limit();
         }
     }
 
-    fn reckon(&self) {
+    fn update_limit(&self) {
         let counts: Vec<u32> = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
         let total: u32 = counts.iter().sum();
         let mut below = 0;
@@ -81,21 +79,21 @@ impl Hedge {
             below += count;
             f64::from(below) >= f64::from(total) * QUANTILE
         });
-        // The upper edge of the bucket.
+        // The upper edge of the bucket, in seconds.
         let bucket = u32::try_from(bucket.unwrap_or(BUCKETS - 1)).unwrap_or(u32::MAX);
         let edge = 2f64.powf((f64::from(bucket) + 1.0) / 4.0) / 1e3;
-        let limit = Duration::from_secs_f64(edge * FACTOR).max(LEAST);
+        let limit = Duration::from_secs_f64(edge * FACTOR).max(MIN_LIMIT);
         self.limit.store(limit.as_micros() as u64, Ordering::Relaxed);
-        if total > MOST_SAMPLES {
+        if total > MAX_SAMPLES {
             for (bucket, count) in self.buckets.iter().zip(counts) {
-                // Two may reckon at once.
+                // Saturating, because two tasks may update the limit concurrently.
                 let half = |now: u32| Some(now.saturating_sub(count / 2));
                 let _ = bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, half);
             }
         }
     }
 
-    /// How long to wait for an answer; `None` when too little is known.
+    /// How long to wait before a request is reissued; `None` until there are enough samples.
     pub(super) fn limit(&self) -> Option<Duration> {
         match self.limit.load(Ordering::Relaxed) {
             0 => None,
@@ -103,11 +101,10 @@ impl Hedge {
         }
     }
 
-    /// Takes the right to send one request again: when the storage is slow as a whole, more requests would
-    /// only add to it.
+    /// Takes the tokens for one reissue; `false` if there are not enough.
     pub(super) fn may_reissue(&self) -> bool {
-        let take = |saved: i64| (saved >= ONE_OF).then_some(saved - ONE_OF);
-        self.saved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        let take = |tokens: i64| (tokens >= REISSUE_COST).then_some(tokens - REISSUE_COST);
+        self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
     }
 }
 
@@ -125,11 +122,11 @@ mod tests {
         hedge.record(Duration::from_millis(400));
         let limit = hedge.limit().unwrap();
         assert!((520..=660).contains(&limit.as_millis()), "{limit:?}");
-        // The storage became faster: the past fades.
+        // The server became faster: old samples lose weight.
         for _ in 0..20_000 {
             hedge.record(Duration::from_millis(2));
         }
-        assert_eq!(hedge.limit(), Some(LEAST));
+        assert_eq!(hedge.limit(), Some(MIN_LIMIT));
     }
 
     #[test]

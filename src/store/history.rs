@@ -1,8 +1,8 @@
-//! Write ids: how a lost answer is told from a conflict.
+//! Write ids, which distinguish a lost response from a conflict.
 //!
-//! Every write puts an id of its own into the object's metadata, before the ids of the versions that it
-//! was made from. Whoever lost the answer to a write finds its id there, also when others have changed
-//! the object since.
+//! Every write stores a unique id in the object's metadata, in front of the ids of the versions it was derived from. A
+//! writer that lost the response finds its id there if the write took effect, even if others have changed the object
+//! since.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,13 +10,13 @@ use super::object::Meta;
 use crate::ambient::Ambient;
 use crate::error::Result;
 
-/// The name in the metadata: `x-amz-meta-skillfs-writes`.
+/// The metadata name; the header is `x-amz-meta-skillfs-writes`.
 const NAME: &str = "skillfs-writes";
 
-/// What S3 allows for the names and values of an object's metadata.
+/// S3's limit for all names and values of an object's user metadata.
 const MAX_METADATA_BYTES: usize = 2048;
 
-/// Names one write, in all its attempts.
+/// Identifies one write across all its attempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WriteId(String);
 
@@ -30,26 +30,26 @@ impl WriteId {
     }
 }
 
-/// The ids of the writes that led to a version, the newest first.
+/// The ids of the writes that led to a version, newest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct History(Vec<String>);
 
 impl History {
-    /// Takes the ids out of metadata, and leaves what belongs to others.
+    /// Removes the ids from the metadata, and leaves other tools' metadata alone.
     fn take_from(metadata: &mut BTreeMap<String, String>) -> Self {
         let ids = metadata.remove(NAME).unwrap_or_default();
         Self(ids.split(',').filter(|id| !id.is_empty()).map(str::to_owned).collect())
     }
 
-    /// The metadata with as many ids as fit.
+    /// Returns the metadata with as many of the newest ids as fit.
     fn put_into(&self, metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
         let mut all = metadata.clone();
         let used: usize = metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let room = MAX_METADATA_BYTES.saturating_sub(used + NAME.len());
+        let available = MAX_METADATA_BYTES.saturating_sub(used + NAME.len());
         let mut ids = String::new();
         for id in &self.0 {
             let comma = usize::from(!ids.is_empty());
-            if ids.len() + comma + id.len() > room {
+            if ids.len() + comma + id.len() > available {
                 break;
             }
             ids.push_str(&","[..comma]);
@@ -61,12 +61,12 @@ impl History {
         all
     }
 
-    /// What a write that starts from nothing leaves behind.
+    /// The history after a write that does not derive from an earlier version.
     pub(crate) fn first(id: &WriteId) -> Self {
         Self(vec![id.0.clone()])
     }
 
-    /// What a write that was made from a version leaves behind.
+    /// The history after a write that derives from the version `base`.
     pub(crate) fn grown(&self, id: &WriteId, base: &Meta) -> Self {
         let mut ids = vec![id.0.clone()];
         match self.0.is_empty() {
@@ -77,16 +77,16 @@ impl History {
     }
 
     pub(super) fn contains(&self, id: &str) -> bool {
-        self.0.iter().any(|known| known == id)
+        self.0.iter().any(|own| own == id)
     }
 
-    /// Whether the id is that of the last write.
-    pub(super) fn ends_with(&self, id: &WriteId) -> bool {
+    /// Returns whether this is the id of the latest write.
+    pub(super) fn is_latest(&self, id: &WriteId) -> bool {
         self.0.first() == Some(&id.0)
     }
 }
 
-/// What is kept with an object besides its content.
+/// The headers and metadata stored with an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ObjectProperties {
     pub(crate) content_type: Option<String>,
@@ -94,19 +94,19 @@ pub(crate) struct ObjectProperties {
     pub(crate) content_language: Option<String>,
     pub(crate) content_disposition: Option<String>,
     pub(crate) cache_control: Option<String>,
-    /// Metadata that is not ours.
+    /// User metadata of other tools.
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) history: History,
 }
 
-/// An object as a HEAD shows it.
+/// An object as reported by a HEAD.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) meta: Meta,
     pub(crate) properties: ObjectProperties,
 }
 
-/// Sets the properties of an object on a request that makes one. A macro, because the SDK's builders share no trait.
+/// Sets the object properties on a request that creates an object. A macro, because the SDK's builders share no trait.
 macro_rules! with_properties {
     ($request:expr, $properties:expr) => {{
         let properties: &$crate::store::history::ObjectProperties = $properties;
@@ -122,20 +122,20 @@ macro_rules! with_properties {
 pub(super) use with_properties;
 
 impl ObjectProperties {
-    /// Metadata as S3 sends it: write ids, and what belongs to others.
+    /// Splits user metadata from a response into write ids and other tools' metadata.
     pub(super) fn of_metadata(metadata: Option<HashMap<String, String>>) -> Self {
         let mut metadata = metadata.unwrap_or_default().into_iter().collect();
         let history = History::take_from(&mut metadata);
         Self { metadata, history, ..Self::default() }
     }
 
-    /// Metadata as S3 is sent it.
+    /// The user metadata to send: other tools' metadata and the write ids.
     pub(super) fn all_metadata(&self) -> HashMap<String, String> {
         self.history.put_into(&self.metadata).into_iter().collect()
     }
 
-    /// What stands for this version in the history of those that are made from it: its last write, or its
-    /// ETag when nobody left an id.
+    /// The token of this version in the history of versions derived from it: its latest write id, or its ETag if it has
+    /// none.
     pub(crate) fn token(&self, meta: &Meta) -> Option<String> {
         token(&self.history.0, meta)
     }
@@ -159,10 +159,10 @@ mod tests {
             (WriteId::new(&Ambient::default()).unwrap(), WriteId::new(&Ambient::default()).unwrap());
         let history = History::default().grown(&mine, &meta("e0")).grown(&other, &meta("e1"));
         assert!(history.contains(mine.as_str()) && history.contains("@e0"));
-        assert!(history.ends_with(&other) && !history.ends_with(&mine));
+        assert!(history.is_latest(&other) && !history.is_latest(&mine));
         let mut metadata = history.put_into(&BTreeMap::from([("owner".to_owned(), "ana".to_owned())]));
         assert_eq!(History::take_from(&mut metadata), history);
-        assert_eq!(metadata.len(), 1, "what belongs to others stays");
+        assert_eq!(metadata.len(), 1, "other tools' metadata was changed");
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             }
             let kept = history.0.len();
             assert_eq!(kept >= 150, others == 0, "{kept}");
-            // The newest ones, without a gap.
+            // The newest ids are kept, without a gap.
             assert!(ids.iter().rev().take(kept).all(|id| history.contains(id.as_str())));
         }
     }

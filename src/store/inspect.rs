@@ -1,6 +1,6 @@
-//! Questions about the bucket itself, and about what may be done in it: for a diagnosis.
+//! Requests for diagnosis: the state of the bucket, and what the credentials may do in it.
 //!
-//! Each is one request, sent again only where the client does so by itself.
+//! Each function sends one request; only the SDK retries it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -30,7 +30,7 @@ pub(crate) struct Trouble {
     pub(crate) error: Error,
 }
 
-/// Whether older versions of objects are kept.
+/// The versioning state of the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Versioning {
     Enabled,
@@ -38,22 +38,22 @@ pub(crate) enum Versioning {
     Off,
 }
 
-/// What a request and its answer said besides.
+/// Facts taken from the headers of a request and its response.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// The end of the access key; the rest is nobody's business.
+    /// The last characters of the access key id. The rest is not recorded.
     pub(crate) key_end: Option<String>,
-    /// Whether a session token went with it.
+    /// Whether the request carried a session token.
     pub(crate) temporary: bool,
-    /// The region that was asked.
+    /// The region that the request was signed for.
     pub(crate) region: Option<String>,
-    /// The region that the bucket lies in, where the server says so.
+    /// The bucket's region, if the server reported it.
     pub(crate) bucket_region: Option<String>,
-    /// By how many seconds the server's clock is ahead of ours.
+    /// The number of seconds by which the server's clock is ahead of the local one.
     pub(crate) ahead: Option<i64>,
 }
 
-/// Listens to one request and its answer.
+/// An interceptor that records facts about one request and its response.
 #[derive(Debug, Clone)]
 struct Listener {
     heard: Arc<Mutex<Heard>>,
@@ -61,7 +61,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn lock(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -78,7 +78,7 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.request().headers();
-        let mut heard = self.heard();
+        let mut heard = self.lock();
         if let Some((key, region)) = headers.get("authorization").and_then(scope) {
             let end = key.char_indices().rev().nth(3).map_or(0, |(at, _)| at);
             heard.key_end = Some(key[end..].to_owned());
@@ -95,7 +95,7 @@ impl Intercept for Listener {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.response().headers();
-        let mut heard = self.heard();
+        let mut heard = self.lock();
         heard.bucket_region = headers.get("x-amz-bucket-region").map(str::to_owned);
         heard.ahead =
             headers.get("date").and_then(|date| seconds_ahead(date, unix_seconds(self.ambient.now())));
@@ -103,17 +103,18 @@ impl Intercept for Listener {
     }
 }
 
-/// The access key and the region of `AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/s3/aws4_request, …`.
+/// Extracts the access key id and the region from an `Authorization` header:
+/// `AWS4-HMAC-SHA256 Credential=KEY/DATE/REGION/s3/aws4_request, …`.
 fn scope(authorization: &str) -> Option<(&str, &str)> {
     let (scope, _) = authorization.split_once("Credential=")?.1.split_once(',')?;
-    // A key may hold slashes; what stands behind it does not.
+    // The access key id may contain slashes; the parts after it do not.
     let mut parts = scope.rsplitn(5, '/');
     let region = parts.nth(2)?;
     Some((parts.nth(1)?, region))
 }
 
 impl Bucket {
-    /// Whether the server is in this process.
+    /// Returns whether the server is the embedded store.
     pub(crate) fn is_embedded(&self) -> bool {
         self.endpoint().is_some_and(|url| url.ends_with(EMBEDDED_HOST))
     }
@@ -121,25 +122,30 @@ impl Bucket {
 
 impl Store {
     /// Sends one request about these keys.
-    async fn ask<T, E, R>(&self, keys: &[&str], request: impl FnOnce(&Client) -> R) -> Result<T, Trouble>
+    async fn send_request<T, E, R>(
+        &self,
+        keys: &[&str],
+        request: impl FnOnce(&Client) -> R,
+    ) -> Result<T, Trouble>
     where
         Failure: From<E>,
         T: Send + 'static,
         E: Send + 'static,
         R: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let answer = match self.route(keys).clients().await {
+        let result = match self.route(keys).clients().await {
             Ok((clients, _)) => self.in_turn(Box::pin(request(&clients.client))).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
-        answer.map_err(|failure| Trouble { reason: failure.reason(), error: self.fail(failure) })
+        result.map_err(|failure| Trouble { reason: failure.reason(), error: self.fail(failure) })
     }
 
     fn listener(&self) -> Listener {
         Listener { heard: Arc::default(), ambient: self.ambient.clone() }
     }
 
-    /// One GetBucketVersioning. Its refusals say why, which those of a HeadBucket cannot.
+    /// Queries the versioning state. One GetBucketVersioning. Unlike a HeadBucket, a denied one has a body with the
+    /// reason.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn versioning(&self) -> (Result<Versioning, Trouble>, Heard) {
         let listener = self.listener();
@@ -147,16 +153,16 @@ impl Store {
             let request = client.get_bucket_versioning().bucket(&*self.name);
             request.customize().interceptor(listener.clone()).send()
         };
-        let versioning = self.ask(&[], request).await.map(|told| match told.status() {
+        let versioning = self.send_request(&[], request).await.map(|output| match output.status() {
             Some(BucketVersioningStatus::Enabled) => Versioning::Enabled,
             Some(BucketVersioningStatus::Suspended) => Versioning::Suspended,
             _ => Versioning::Off,
         });
-        let heard = listener.heard().clone();
+        let heard = listener.lock().clone();
         (versioning, heard)
     }
 
-    /// One HeadBucket.
+    /// Checks that the bucket exists and is accessible. One HeadBucket.
     #[instrument(level = "debug", skip_all)]
     pub(crate) async fn head_bucket(&self) -> (Result<(), Trouble>, Heard) {
         let listener = self.listener();
@@ -164,23 +170,24 @@ impl Store {
             let request = client.head_bucket().bucket(&*self.name);
             request.customize().interceptor(listener.clone()).send()
         };
-        let there = self.ask(&[], request).await.map(|_| ()).map_err(|trouble| match trouble.reason {
-            // A HEAD has no body to say so in.
-            Reason::NotS3 => Trouble { reason: Reason::NoBucket, ..trouble },
-            _ => trouble,
-        });
-        let heard = listener.heard().clone();
-        (there, heard)
+        let result =
+            self.send_request(&[], request).await.map(|_| ()).map_err(|trouble| match trouble.reason {
+                // A 404 to a HEAD has no body, and therefore no code.
+                Reason::NotS3 => Trouble { reason: Reason::NoBucket, ..trouble },
+                _ => trouble,
+            });
+        let heard = listener.lock().clone();
+        (result, heard)
     }
 
-    /// Whether a prefix may be listed, and its first key. One ListObjectsV2, of one key.
+    /// Checks whether a prefix may be listed, and returns its first key. One ListObjectsV2 for one key.
     #[instrument(level = "debug", skip_all, fields(prefix = prefix.as_str()))]
     pub(crate) async fn try_list(&self, prefix: &KeyPrefix) -> Result<Option<String>, Trouble> {
         let request = |client: &Client| {
             let request = client.list_objects_v2().bucket(&*self.name).prefix(prefix.as_str());
             request.encoding_type(EncodingType::Url).max_keys(1).send()
         };
-        let page = self.ask(&[prefix.as_str()], request).await?;
+        let page = self.send_request(&[prefix.as_str()], request).await?;
         let key = page.contents.unwrap_or_default().into_iter().next().and_then(|object| object.key);
         Ok(match page.encoding_type {
             Some(_) => key.and_then(|key| decode_listed(&key).ok()),
@@ -188,22 +195,22 @@ impl Store {
         })
     }
 
-    /// Whether an object may be read; `false` when there is none. One GetObject, of one byte.
+    /// Checks whether an object may be read; `false` if it does not exist. One GetObject for one byte.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_read(&self, key: &ObjectKey) -> Result<bool, Trouble> {
         let request = |client: &Client| {
             client.get_object().bucket(&*self.name).key(key.as_str()).range("bytes=0-0").send()
         };
-        match self.ask(&[key.as_str()], request).await {
-            // An object without bytes has no first one.
+        match self.send_request(&[key.as_str()], request).await {
+            // An empty object has no first byte.
             Ok(_) | Err(Trouble { reason: Reason::BehindTheEnd, .. }) => Ok(true),
             Err(Trouble { reason: Reason::Missing, .. }) => Ok(false),
             Err(trouble) => Err(trouble),
         }
     }
 
-    /// Whether an object may be made; with a condition only where none is there. The name must be nobody else's.
-    /// One PutObject.
+    /// Checks whether an object may be created, with `only_new` under the condition that it does not exist. The key must
+    /// be unique to this call. One PutObject.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn try_create(&self, key: &WritableKey, only_new: bool) -> Result<(), Trouble> {
         let _changing = self.changing([key]);
@@ -217,8 +224,8 @@ impl Store {
                 .body(ByteStream::from_static(b"skillfs tested whether it may write here.\n"))
                 .send()
         };
-        match self.ask(&[key.as_str()], request).await {
-            // Nobody else has the name: an attempt before this one made it, and its answer was lost.
+        match self.send_request(&[key.as_str()], request).await {
+            // The key is unique, so an earlier attempt created it and its response was lost.
             Ok(_) | Err(Trouble { reason: Reason::Condition, .. }) => Ok(()),
             Err(trouble) => Err(trouble),
         }
@@ -241,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_compared_with_ours() {
+    fn date_headers_are_compared_with_the_local_clock() {
         let now = unix_seconds(Ambient::default().now());
         assert!(seconds_ahead("Mon, 16 Nov 1970 15:20:00 GMT", now).unwrap() < -1_000_000_000);
         assert_eq!(seconds_ahead("yesterday", 0), None);

@@ -1,4 +1,4 @@
-//! What the client tells on the way: requests are counted, and answers that cannot be are stopped.
+//! SDK interceptors: they count requests, track the server's clock, and reject inconsistent responses.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::ambient::{Ambient, unix_seconds};
 
-/// How many requests were sent, by operation. An attempt that was retried counts again.
+/// The number of requests sent, by operation. Every attempt counts, including retries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RequestCounts {
@@ -32,16 +32,16 @@ pub struct RequestCounts {
     pub copy: u64,
     /// DeleteObject and DeleteObjects.
     pub delete: u64,
-    /// AssumeRole, of STS.
+    /// AssumeRole (STS).
     pub assume_role: u64,
-    /// Everything else: uploads in parts, questions about the bucket.
+    /// All other operations, such as those of multipart uploads.
     pub other: u64,
-    /// How many of them were sent again because the first took too long. Those are counted above, too.
+    /// Hedged reads that were reissued because the first attempt was slow. They are included in the counts above.
     pub reissued: u64,
 }
 
 impl RequestCounts {
-    /// All of them.
+    /// The total number of requests.
     #[must_use]
     pub fn total(self) -> u64 {
         self.list + self.get + self.head + self.put + self.copy + self.delete + self.assume_role + self.other
@@ -51,7 +51,7 @@ impl RequestCounts {
 impl std::ops::Sub for RequestCounts {
     type Output = Self;
 
-    /// What was sent between two readings.
+    /// The requests sent between two snapshots.
     fn sub(self, earlier: Self) -> Self {
         Self {
             list: self.list.saturating_sub(earlier.list),
@@ -67,7 +67,7 @@ impl std::ops::Sub for RequestCounts {
     }
 }
 
-/// The counters behind [`RequestCounts`], shared with the client.
+/// The shared counters from which [`RequestCounts`] are read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Counters(Arc<Mutex<RequestCounts>>);
 
@@ -100,31 +100,33 @@ impl Counters {
     }
 }
 
-/// What time it is at the server: how far it is ahead, and in which of our seconds it was last heard.
+/// An estimate of the server's clock, from the `Date` header of responses.
 #[derive(Debug, Clone)]
 pub(super) struct ServerClock {
     ambient: Ambient,
+    /// The number of seconds by which the server's clock is ahead of the local one.
     ahead: Arc<AtomicI64>,
-    heard_in: Arc<AtomicU64>,
-    /// How far a test has set it.
-    set_ahead: Arc<AtomicU64>,
+    /// The local second in which the offset was last observed.
+    observed_in: Arc<AtomicU64>,
+    /// An additional offset in seconds, set by [`ServerClock::advance`].
+    advanced: Arc<AtomicU64>,
 }
 
-/// No answer has told yet.
+/// No response has reported the server's time yet.
 const UNKNOWN: i64 = i64::MIN;
 
 impl ServerClock {
-    /// That of a server in this process is known: it is ours.
+    /// `is_ours`: the server runs in this process, so its clock is the local one.
     pub(super) fn new(ambient: Ambient, is_ours: bool) -> Self {
         let ahead = Arc::new(AtomicI64::new(if is_ours { 0 } else { UNKNOWN }));
-        Self { ambient, ahead, heard_in: Arc::default(), set_ahead: Arc::default() }
+        Self { ambient, ahead, observed_in: Arc::default(), advanced: Arc::default() }
     }
 
-    /// An answer told the time.
-    fn heard(&self, date: Option<&str>) {
-        // It is told in whole seconds: once in each is enough.
+    /// Updates the estimate from the `Date` header of a response.
+    fn observe_date(&self, date: Option<&str>) {
+        // The header has a resolution of one second, so one update per second is enough.
         let here = unix_seconds(self.ambient.now());
-        if self.heard_in.swap(here, Ordering::Relaxed) == here
+        if self.observed_in.swap(here, Ordering::Relaxed) == here
             && self.ahead.load(Ordering::Relaxed) != UNKNOWN
         {
             return;
@@ -134,37 +136,38 @@ impl ServerClock {
         }
     }
 
-    /// Sets it ahead, for tests of what time does.
+    /// Advances the clock, for tests of time-dependent behavior.
     pub(super) fn advance(&self, by: Duration) {
-        self.set_ahead.fetch_add(by.as_secs(), Ordering::Relaxed);
+        self.advanced.fetch_add(by.as_secs(), Ordering::Relaxed);
     }
 
-    /// Ours, where it is not known.
+    /// The server's time, or the local time if it is unknown.
     pub(super) fn now_or_ours(&self) -> SystemTime {
         self.now().unwrap_or_else(|| self.ambient.now())
     }
 
-    /// `None` when it is not known.
+    /// The server's time; `None` if it is unknown.
     pub(super) fn now(&self) -> Option<SystemTime> {
         let ahead = Some(self.ahead.load(Ordering::Relaxed)).filter(|ahead| *ahead != UNKNOWN)?;
         let by = Duration::from_secs(ahead.unsigned_abs());
-        let now = self.ambient.now() + Duration::from_secs(self.set_ahead.load(Ordering::Relaxed));
+        let now = self.ambient.now() + Duration::from_secs(self.advanced.load(Ordering::Relaxed));
         if ahead < 0 { now.checked_sub(by) } else { now.checked_add(by) }
     }
 }
 
-/// By how many seconds a `Date` header is ahead of `here`, in seconds since 1970.
+/// The number of seconds by which a `Date` header is ahead of `here`, which is in seconds since 1970.
 pub(super) fn seconds_ahead(date: &str, here: u64) -> Option<i64> {
-    let there = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
-    Some(there.secs().saturating_sub(i64::try_from(here).ok()?))
+    let server = DateTime::from_str(date, DateTimeFormat::HttpDate).ok()?;
+    Some(server.secs().saturating_sub(i64::try_from(here).ok()?))
 }
 
-/// An answer that contradicts itself.
+/// A response that contradicts itself.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Contradiction(&'static str);
 
-/// One for all: the client goes through its interceptors a dozen times for each request.
+/// The one interceptor of all clients. It is a single one because the SDK calls every interceptor a dozen times per
+/// request.
 #[derive(Debug, Clone)]
 pub(super) struct ResponseWatcher {
     pub(super) counters: Counters,
@@ -194,11 +197,11 @@ impl Intercept for ResponseWatcher {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let response = context.response();
-        // The page of a proxy has the proxy's time.
+        // The `Date` of an error response may be that of a proxy.
         if response.status().is_success() {
-            self.clock.heard(response.headers().get("date"));
+            self.clock.observe_date(response.headers().get("date"));
         }
-        // A part of an object that does not say which part it is could be taken for the whole.
+        // Without `Content-Range`, a partial response could be mistaken for the entire object.
         if response.status().as_u16() == 206 && response.headers().get("content-range").is_none() {
             return Err(Contradiction("the response for a range has no Content-Range").into());
         }

@@ -1,8 +1,8 @@
-//! The limiter: a fair queue for requests.
+//! A concurrency limiter with a fair queue over tenants.
 //!
-//! So many requests may be in flight at once, and so many for each tenant; the rest wait. Tenants that wait take
-//! turns (round robin), so one with a long queue delays itself, and others by one request each. A turn is given back
-//! when it is dropped, also by a caller that goes away while it waits. `model` runs this file under shuttle.
+//! The number of requests in flight is limited in total and per tenant; the rest wait. Waiting tenants are served round
+//! robin, so a tenant with a long queue delays the others by at most one request each. A [`Turn`] is a permit: dropping
+//! it releases it, and a waiter that is dropped loses its place. `cache::model` runs this file under shuttle.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 use super::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::mount::Tenant;
 
-/// Lets requests through.
+/// Grants permits to send requests.
 #[derive(Debug, Clone)]
 pub(super) struct Limiter(Arc<LimiterShared>);
 
 #[derive(Debug)]
 struct LimiterShared {
-    most: usize,
-    most_each: usize,
+    max: usize,
+    max_per_tenant: usize,
     state: Mutex<LimiterState>,
 }
 
@@ -26,7 +26,7 @@ struct LimiterShared {
 struct LimiterState {
     running: usize,
     tenants: HashMap<Tenant, Queue>,
-    /// Tenants that wait and may send, in their order.
+    /// Tenants with waiters that are below their limit, in round-robin order.
     turns: VecDeque<Tenant>,
 }
 
@@ -34,10 +34,11 @@ struct LimiterState {
 struct Queue {
     running: usize,
     waiting: VecDeque<oneshot::Sender<Turn>>,
+    /// Whether the tenant is in [`LimiterState::turns`].
     in_turns: bool,
 }
 
-/// The right to have one request under way; given back when it is dropped.
+/// A permit for one request in flight. Released on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
     limiter: Limiter,
@@ -51,24 +52,24 @@ impl Drop for Turn {
 }
 
 impl Limiter {
-    pub(super) fn new(most: usize, most_each: usize) -> Self {
-        let (most, most_each) = (most.max(1), most_each.max(1));
-        Self(Arc::new(LimiterShared { most, most_each, state: Mutex::default() }))
+    pub(super) fn new(max: usize, max_per_tenant: usize) -> Self {
+        let (max, max_per_tenant) = (max.max(1), max_per_tenant.max(1));
+        Self(Arc::new(LimiterShared { max, max_per_tenant, state: Mutex::default() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, LimiterState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn. Whoever goes away while waiting loses it.
+    /// Waits for a permit. Dropping the future gives up the place in the queue.
     pub(super) async fn turn(&self, tenant: &Tenant) -> Turn {
         let turn = || Turn { limiter: self.clone(), tenant: tenant.clone() };
         let waiting = {
             let mut state = self.lock();
             let LimiterState { running, tenants, turns } = &mut *state;
             let queue = tenants.entry(tenant.clone()).or_default();
-            let free = *running < self.0.most && queue.running < self.0.most_each;
-            // Those who wait come first; some wait only because their own tenant has enough under way.
+            let free = *running < self.0.max && queue.running < self.0.max_per_tenant;
+            // Waiters come first. Tenants that are at their own limit are not in `turns` and do not count.
             if free && queue.waiting.is_empty() && turns.is_empty() {
                 *running += 1;
                 queue.running += 1;
@@ -76,7 +77,7 @@ impl Limiter {
             } else {
                 let (granted, waiting) = oneshot::channel();
                 queue.waiting.push_back(granted);
-                if !queue.in_turns && queue.running < self.0.most_each {
+                if !queue.in_turns && queue.running < self.0.max_per_tenant {
                     queue.in_turns = true;
                     turns.push_back(tenant.clone());
                 }
@@ -87,7 +88,8 @@ impl Limiter {
             None => turn(),
             Some(waiting) => {
                 self.dispatch();
-                // The limiter lives as long as its turns: the sender is dropped only with a turn in it.
+                // Not expected: a queued sender is dropped only after it has sent a permit, or once its receiver is
+                // gone.
                 waiting.await.unwrap_or_else(|_| {
                     let mut state = self.lock();
                     state.running += 1;
@@ -113,17 +115,17 @@ impl Limiter {
                 tenants.remove(tenant);
             }
         }
-        let somebody_waits = !turns.is_empty();
+        let has_waiters = !turns.is_empty();
         drop(state);
-        if somebody_waits {
+        if has_waiters {
             self.dispatch();
         }
     }
 
-    /// Gives out what is free: one to each tenant in turn.
+    /// Grants the free permits, one per tenant in round-robin order.
     fn dispatch(&self) {
         loop {
-            // Outside of the lock: a turn that nobody takes any more comes straight back.
+            // Send outside the lock: a permit whose receiver is gone is dropped at once, and its `Drop` takes the lock.
             let Some((granted, turn)) = self.next() else { return };
             let _ = granted.send(turn);
         }
@@ -132,15 +134,15 @@ impl Limiter {
     fn next(&self) -> Option<(oneshot::Sender<Turn>, Turn)> {
         let mut state = self.lock();
         let LimiterState { running, tenants, turns } = &mut *state;
-        while *running < self.0.most {
+        while *running < self.0.max {
             let tenant = turns.pop_front()?;
             let Some(queue) = tenants.get_mut(&tenant) else { continue };
             queue.in_turns = false;
-            // Those who went away need no turn.
+            // Skip waiters that were dropped.
             while queue.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 queue.waiting.pop_front();
             }
-            if queue.running >= self.0.most_each {
+            if queue.running >= self.0.max_per_tenant {
                 continue;
             }
             let Some(granted) = queue.waiting.pop_front() else {
@@ -151,7 +153,7 @@ impl Limiter {
             };
             queue.running += 1;
             *running += 1;
-            if !queue.waiting.is_empty() && queue.running < self.0.most_each {
+            if !queue.waiting.is_empty() && queue.running < self.0.max_per_tenant {
                 queue.in_turns = true;
                 turns.push_back(tenant.clone());
             }
@@ -163,7 +165,7 @@ impl Limiter {
 
 #[cfg(test)]
 impl Limiter {
-    /// Whether nobody has a turn and nobody waits for one.
+    /// Returns whether no permit is held and nobody waits for one.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.running == 0 && state.tenants.values().all(|queue| queue.waiting.is_empty())

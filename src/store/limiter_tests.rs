@@ -1,4 +1,4 @@
-//! Tests of the limiter; `cache::model` compiles the limiter itself once more.
+//! Tests of the limiter. They are not in `limiter.rs` because `cache::model` compiles that file a second time.
 
 #![cfg(test)]
 
@@ -35,7 +35,7 @@ async fn tenants_take_turns() {
     }
     let order = order.lock().unwrap();
     let place = order.iter().position(|name| *name == "b").unwrap();
-    assert!(place <= 3, "b came {place} places behind a");
+    assert!(place <= 3, "{place} requests of `a` ran before `b`");
     assert_eq!(order.len(), 101);
     assert!(limiter.is_idle());
 }
@@ -43,14 +43,14 @@ async fn tenants_take_turns() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold_and_nothing_is_lost_when_callers_go_away() {
     let limiter = Limiter::new(8, 3);
-    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (running, peak) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = Vec::new();
     for i in 0..2_000 {
-        let (limiter, running, most) = (limiter.clone(), running.clone(), most.clone());
+        let (limiter, running, peak) = (limiter.clone(), running.clone(), peak.clone());
         let tenant = Tenant::named(&format!("t{}", i % 7));
         let task = tokio::spawn(async move {
             let _turn = limiter.turn(&tenant).await;
-            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             tokio::task::yield_now().await;
             running.fetch_sub(1, Ordering::SeqCst);
         });
@@ -62,6 +62,6 @@ async fn limits_hold_and_nothing_is_lost_when_callers_go_away() {
     for task in tasks {
         let _ = task.await;
     }
-    assert!(most.load(Ordering::SeqCst) <= 8 + 1);
+    assert!(peak.load(Ordering::SeqCst) <= 8 + 1);
     assert!(limiter.is_idle());
 }

@@ -1,4 +1,7 @@
-//! Listings: page by page, and that they end.
+//! ListObjectsV2, page by page.
+//!
+//! A listing always terminates: the keys of every page must sort after those of the previous one, and the number of
+//! consecutive empty pages is limited. Keys are requested with `encoding-type=url`.
 
 use aws_sdk_s3::types::{EncodingType, Object as S3Object};
 use percent_encoding::percent_decode_str;
@@ -14,7 +17,7 @@ use crate::entry::Depth;
 use crate::error::{Error, Result};
 use crate::mount::{KeyPrefix, ObjectKey};
 
-/// A listing, page by page. It ends: every page goes on behind the one before.
+/// A paginated listing of a prefix.
 #[derive(Debug)]
 pub(crate) struct Lister {
     prefix: KeyPrefix,
@@ -26,7 +29,7 @@ pub(crate) struct Lister {
     empty_pages: u32,
 }
 
-/// S3 may send an empty page and go on; so many are no listing any more.
+/// S3 may send empty pages with a continuation token. More consecutive ones than this are an error.
 const MAX_EMPTY_PAGES: u32 = 100;
 
 impl Lister {
@@ -35,7 +38,7 @@ impl Lister {
             depth,
             max_keys: None,
             token: None,
-            // Nothing can lie below a prefix that is longer than any key.
+            // A prefix that is longer than the longest key matches nothing.
             done: !prefix.can_have_keys(),
             last_key: None,
             empty_pages: 0,
@@ -43,7 +46,7 @@ impl Lister {
         }
     }
 
-    /// The next items, in key order; `None` behind the last ones. One request, as a rule.
+    /// Returns the next page in key order; `None` after the last one. Usually one request.
     pub(crate) async fn next(&mut self, store: &Store) -> Result<Option<Vec<Listed>>> {
         while !self.done {
             let token = self.token.take();
@@ -66,7 +69,7 @@ impl Lister {
         Ok(None)
     }
 
-    /// All items. One request for every 1,000 of them.
+    /// Returns all items. One request per 1,000 items.
     pub(crate) async fn all(mut self, store: &Store) -> Result<Vec<Listed>> {
         let mut all = Vec::new();
         while let Some(page) = self.next(store).await? {
@@ -76,7 +79,7 @@ impl Lister {
     }
 }
 
-/// What a listing found.
+/// An item of a listing.
 #[derive(Debug)]
 pub(crate) enum Listed {
     Object { key: String, meta: Meta },
@@ -92,39 +95,39 @@ impl Listed {
 }
 
 impl Store {
-    /// Keys of uploads in parts that were begun and not completed: the first 1,000. One request.
+    /// Returns the keys of the first 1,000 incomplete multipart uploads. One request.
     pub(crate) async fn unfinished_uploads(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
         let send = |clients: &Clients| -> Sending<_, _> {
             let request = clients.client.list_multipart_uploads();
             Box::pin(request.bucket(&*clients.bucket).prefix(prefix.as_str()).send())
         };
-        let found = self.plain(&[prefix.as_str()], send).await.map_err(|error| self.fail(error))?;
+        let found = self.unhedged(&[prefix.as_str()], send).await.map_err(|error| self.fail(error))?;
         Ok(found.uploads.unwrap_or_default().into_iter().filter_map(|upload| upload.key).collect())
     }
 
-    /// Whether any key lies below a prefix. One request.
+    /// Returns whether any key starts with a prefix. One request.
     pub(crate) async fn lists_any(&self, prefix: &KeyPrefix) -> Result<bool> {
         let mut lister = Lister { max_keys: Some(1), ..Lister::new(prefix, Depth::All) };
         Ok(lister.next(self).await?.is_some())
     }
 
-    /// Whether a listing shows a key. One request.
+    /// Returns whether a listing contains a key. One request.
     pub(crate) async fn lists(&self, key: &ObjectKey) -> Result<bool> {
         let (items, _) = self.list(key.as_str(), Depth::All, Some(1), None).await?;
         Ok(items.first().is_some_and(|item| item.key() == key.as_str()))
     }
 
-    /// S3 refused, and the key may just not be there: without the right to list the whole bucket that is what a
-    /// missing key may look like. A listing tells; one request.
+    /// Returns whether a denied request was about a key that does not exist. Without permission to list the bucket, S3
+    /// answers 403 for a missing key. One LIST of the key decides.
     pub(super) async fn is_missing(&self, key: &ObjectKey, failure: &Failure) -> Result<bool> {
         let route = self.route(&[key.as_str()]);
         if !route.is_scoped() || !failure.may_mean_missing() {
             return Ok(false);
         }
-        // What the listing proves, it proves for the credentials from before it.
+        // Taken before the listing: the evidence must belong to credentials that are no newer than the request.
         let (_, granted) = route.clients().await.map_err(|failure| self.fail(failure))?;
         let listed = self.lists(key).await;
-        // Both are refused.
+        // Both the read and the listing were denied.
         if listed.as_ref().is_err_and(Error::is_forbidden) {
             route.refused(key.as_str(), Passed::Read);
         }
@@ -135,7 +138,7 @@ impl Store {
         Ok(missing)
     }
 
-    /// One ListObjectsV2: a page, in key order, and the token of the next one.
+    /// Sends one ListObjectsV2. Returns a page in key order and the continuation token.
     #[instrument(level = "debug", skip_all, fields(prefix, ?depth))]
     async fn list(
         &self,
@@ -144,22 +147,22 @@ impl Store {
         max_keys: Option<i32>,
         token: Option<String>,
     ) -> Result<(Vec<Listed>, Option<String>)> {
-        let wanted = prefix.to_owned();
+        let requested = prefix.to_owned();
         let send = move |clients: &Clients| -> Sending<_, _> {
             let request = clients
                 .client
                 .list_objects_v2()
                 .bucket(&*clients.bucket)
-                .prefix(&wanted)
+                .prefix(&requested)
                 .set_delimiter((depth == Depth::One).then(|| "/".to_owned()))
-                // One control character in one key would break the XML of the whole page.
+                // A control character in one key would make the XML of the entire page invalid.
                 .encoding_type(EncodingType::Url)
                 .set_max_keys(max_keys)
                 .set_continuation_token(token.clone());
             Box::pin(request.send())
         };
         let about = ReadTarget { key: prefix, how: Passed::List, hedge: |hedges| &hedges.list };
-        // Boxed: callers would carry it.
+        // Boxed to keep the futures of callers small.
         let page = Box::pin(self.hedged(about, send)).await;
         let page = page.map_err(|error| self.fail_at(prefix, Passed::List, error))?;
         let encoded = page.encoding_type.is_some();
@@ -167,7 +170,7 @@ impl Store {
         let mut items = Vec::new();
         for object in page.contents.unwrap_or_default() {
             let S3Object { key: Some(key), size, last_modified, e_tag, .. } = object else { continue };
-            let meta = Meta::told(length(size)?, last_modified, e_tag);
+            let meta = Meta::from_headers(length(size)?, last_modified, e_tag);
             items.push(Listed::Object { key: decode(key)?, meta });
         }
         for prefix in page.common_prefixes.unwrap_or_default().into_iter().filter_map(|common| common.prefix)
@@ -179,7 +182,7 @@ impl Store {
             (Some(true), None) => {
                 return Err(corrupt("the storage truncated a listing without a continuation token"));
             }
-            // A token alone says that there is more, too.
+            // Some servers omit `IsTruncated`; a continuation token alone also means that there are more pages.
             (Some(true) | None, next) => next,
             _ => None,
         };
@@ -187,7 +190,7 @@ impl Store {
     }
 }
 
-/// S3 encodes a space as `+` and a plus as `%2B`; others encode both as `%xx`. Both read alike.
+/// Decodes a key of a listing. S3 encodes a space as `+` and a plus as `%2B`; other servers encode both as `%xx`.
 pub(super) fn decode_listed(key: &str) -> Result<String> {
     percent_decode_str(&key.replace('+', " "))
         .decode_utf8()

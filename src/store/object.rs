@@ -1,4 +1,4 @@
-//! What S3 says about an object: its size, time and ETag, and how ranges and ETags look on the wire.
+//! Object metadata (size, modification time, ETag), and the HTTP syntax of ranges and ETags.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use crate::entry::{Entry, EntryKind};
 use crate::error::Result;
 use crate::path::VirtualPath;
 
-/// What a server says about an object.
+/// The metadata of an object as reported by the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Meta {
     pub(crate) size: u64,
@@ -18,24 +18,24 @@ pub(crate) struct Meta {
 }
 
 impl Meta {
-    /// As the headers of an answer tell it.
-    pub(super) fn told(size: u64, modified: Option<DateTime>, etag: Option<String>) -> Self {
+    /// Builds the metadata from response headers or from an item of a listing.
+    pub(super) fn from_headers(size: u64, modified: Option<DateTime>, etag: Option<String>) -> Self {
         Self { size, modified: modified.and_then(|time| time.try_into().ok()), etag: etag.map(etag_token) }
     }
 
-    /// The entry of a file.
+    /// Returns the directory entry of the file at this path.
     pub(crate) fn entry(&self, path: VirtualPath) -> Entry {
         let Self { size, modified, etag } = self.clone();
         Entry { path, kind: EntryKind::File, size: Some(size), modified, etag }
     }
 
-    /// Whether two answers are certainly about the same content.
+    /// Returns whether both certainly describe the same content.
     pub(crate) fn same_version(&self, other: &Self) -> bool {
         self.etag.is_some() && self.etag == other.etag && self.size == other.size
     }
 }
 
-/// A range of bytes; without an end it goes to the end of the object.
+/// A byte range. Without `end` it extends to the end of the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ByteRange {
     pub(crate) start: u64,
@@ -54,7 +54,8 @@ impl ByteRange {
     }
 }
 
-/// `bytes 0-99/1234` with the length of the body: where it starts, and the size of the object.
+/// Parses `bytes 0-99/1234` and checks it against the length of the body. Returns the start of the range and the size
+/// of the object.
 pub(super) fn parse_content_range(header: &str, length: u64) -> Option<(u64, u64)> {
     let (range, total) = header.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
@@ -63,7 +64,7 @@ pub(super) fn parse_content_range(header: &str, length: u64) -> Option<(u64, u64
     (last.checked_sub(start)?.checked_add(1)? == length && last < total).then_some((start, total))
 }
 
-/// Without its quotes an ETag survives a shell and a prompt.
+/// Strips the quotes from an ETag, so that it needs no escaping in a shell or a prompt.
 pub(super) fn etag_token(header: String) -> String {
     match header.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
         Some(token) => token.to_owned(),
@@ -75,7 +76,7 @@ pub(super) fn etag_header(token: &str) -> String {
     if token.contains('"') { token.to_owned() } else { format!("\"{token}\"") }
 }
 
-/// Without a length the end of a body could not be told from a broken connection.
+/// Requires a content length. Without one, the end of a body is indistinguishable from a broken connection.
 pub(super) fn length(header: Option<i64>) -> Result<u64> {
     header
         .and_then(|length| u64::try_from(length).ok())
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn etags_lose_their_quotes_and_get_them_back() {
+    fn etag_quotes_round_trip() {
         for header in ["\"abc-2\"", "W/\"abc\""] {
             assert_eq!(etag_header(&etag_token(header.to_owned())), header);
         }
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn content_ranges_must_add_up() {
+    fn inconsistent_content_ranges_are_rejected() {
         assert_eq!(parse_content_range("bytes 0-99/1234", 100), Some((0, 1234)));
         assert_eq!(parse_content_range("bytes 5-5/6", 1), Some((5, 6)));
         for (header, length) in [
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_written_as_http_wants_them() {
+    fn ranges_use_http_syntax() {
         let check = |start, end, header: Option<&str>| {
             assert_eq!(ByteRange { start, end }.header().as_deref(), header);
         };

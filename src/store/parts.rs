@@ -1,5 +1,6 @@
-//! Uploads in parts: content that is too much for one request. Whatever happens, nothing is left behind:
-//! an upload that is not completed is aborted, also when its caller goes away.
+//! Multipart uploads, for content that is too large for one request.
+//!
+//! An upload that is not completed is aborted, even if its caller is cancelled, so that no parts are left in the bucket.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +20,13 @@ use super::write::{PartSource, Payload};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::WritableKey;
 
-/// S3 takes so many parts.
+/// S3's limit for the number of parts.
 const MAX_PARTS: i32 = 10_000;
 
-/// Parts grow after so many, so that the last one is never out of reach: 10,000 of them hold more than
-/// the 5 TB of the largest object.
+/// The part size doubles after this many parts, so that 10,000 parts can hold more than the 5 TB of S3's largest object.
 const GROW_EVERY: i32 = 1_000;
 
-/// An upload under way. Dropped, it is aborted.
+/// A multipart upload in progress. It is aborted on drop.
 #[derive(Debug)]
 pub(crate) struct Parts {
     client: Client,
@@ -44,22 +44,22 @@ impl Drop for Parts {
     }
 }
 
-/// What is being taken back in the background.
-static LAST_WORK: AtomicUsize = AtomicUsize::new(0);
+/// The number of [`LastWork`] guards.
+static PENDING_CLEANUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// Something that is taken back in the background: a program that ends waits for it.
+/// A guard for cleanup in the background. `all_aborted` waits until all guards are dropped.
 pub(crate) struct LastWork;
 
 impl LastWork {
     pub(crate) fn new() -> Self {
-        LAST_WORK.fetch_add(1, Ordering::SeqCst);
+        PENDING_CLEANUPS.fetch_add(1, Ordering::SeqCst);
         Self
     }
 }
 
 impl Drop for LastWork {
     fn drop(&mut self) {
-        LAST_WORK.fetch_sub(1, Ordering::SeqCst);
+        PENDING_CLEANUPS.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -68,13 +68,13 @@ impl Drop for LastWork {
 /// Dropping the future of a write aborts its upload in the background. A program that is interrupted awaits this
 /// before it exits, so that no incomplete upload stays in the bucket.
 pub async fn aborts_finished() {
-    while LAST_WORK.load(Ordering::SeqCst) > 0 {
+    while PENDING_CLEANUPS.load(Ordering::SeqCst) > 0 {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 
 impl Store {
-    /// Begins an upload; its properties are those of the object to be. One request.
+    /// Starts a multipart upload with the properties of the final object. One request.
     #[instrument(level = "debug", skip_all, fields(key = key.as_str()))]
     pub(crate) async fn start_parts(
         &self,
@@ -94,17 +94,17 @@ impl Store {
                     Ok::<_, Failure>(id.map(new))
                 })
             };
-            store.plain(&[key.as_str()], begin).await.map_err(|failure: Failure| store.fail(failure))
+            store.unhedged(&[key.as_str()], begin).await.map_err(|failure: Failure| store.fail(failure))
         };
-        // A task of its own, which keeps its turn: were it dropped between request and answer, nobody would know the
-        // id.
+        // In a separate task: if this future were dropped between request and response, the upload id would be lost and
+        // the upload could not be aborted.
         let begun = tokio::spawn(begun.in_current_span()).await;
         let broken =
             |error| Error::new(ErrorKind::Internal, "the upload could not be started").with_source(error);
         begun.map_err(broken)??.ok_or_else(|| corrupt("the storage started an upload without an id"))
     }
 
-    /// The pieces that an object is copied in.
+    /// Splits an object into the ranges in which it is copied.
     pub(crate) fn copy_pieces(&self, size: u64) -> Result<Vec<Range<u64>>> {
         let pieces = size.div_ceil(self.limits.single_copy_bytes).max(1);
         if pieces > u64::from(MAX_PARTS.unsigned_abs()) {
@@ -112,7 +112,7 @@ impl Store {
                 "the storage reports an object of {size} bytes, which is impossible"
             )));
         }
-        // All of one size, so that none is too small.
+        // Equal sizes, so that no part is below S3's minimum.
         let each = size.div_ceil(pieces).max(1);
         Ok((0..pieces).map(|i| i * each..((i + 1) * each).min(size)).collect())
     }
@@ -132,7 +132,7 @@ impl Store {
                             .body(ByteStream::from(bytes.clone()))
                             .send()
                     };
-                    let sent = attempts.send(self.upload_patience(part.len()), upload).await;
+                    let sent = attempts.send(self.upload_timeout(part.len()), upload).await;
                     sent.map(|part| part.e_tag)
                 }
                 PartSource::Copy { source, etag, range } => {
@@ -148,7 +148,7 @@ impl Store {
                             .copy_source_range(format!("bytes={}-{}", range.start, range.end - 1))
                             .send()
                     };
-                    let sent = attempts.send(self.copy_patience(part.len()), copy).await;
+                    let sent = attempts.send(self.copy_timeout(part.len()), copy).await;
                     sent.map(|part| part.copy_part_result.and_then(|result| result.e_tag))
                 }
             };
@@ -157,7 +157,7 @@ impl Store {
                 Ok(None) => return Err(corrupt("the storage accepted a part and returned no ETag")),
                 Err(failure) => failure,
             };
-            // A part that is sent twice is the same part.
+            // Uploading a part is idempotent.
             let again = matches!(failure.outcome(), Outcome::NotDone | Outcome::Lost);
             if attempts.count_failure() || !again {
                 return Err(self.fail(failure));
@@ -168,12 +168,13 @@ impl Store {
 }
 
 impl Parts {
-    /// How large the next part shall be, when `bytes` is the size of the first ones.
+    /// The size of the next part, if the first parts have `bytes` bytes.
     pub(crate) fn next_size(&self, bytes: u64) -> u64 {
         bytes << ((self.next - 1) / GROW_EVERY).min(9)
     }
 
-    /// The next part, on its way. Parts may be on their way at once; each is told to [`Parts::add`].
+    /// Returns a future that uploads the next part. Parts can be uploaded concurrently; pass each result to
+    /// [`Parts::add`].
     pub(crate) fn send<'s>(
         &mut self,
         store: &'s Store,
@@ -193,7 +194,7 @@ impl Parts {
         self.done.push(part);
     }
 
-    /// What puts the parts together.
+    /// The payload of the write that completes the upload.
     pub(crate) fn payload(&self) -> Payload {
         let mut parts = self.done.clone();
         parts.sort_unstable();
@@ -204,14 +205,14 @@ impl Parts {
         &self.key
     }
 
-    /// The object is there: nothing is left to abort.
+    /// Marks the upload as completed, so that it is not aborted on drop.
     pub(crate) fn completed(mut self) {
         self.open = false;
     }
 
-    /// Aborts it, in a task that goes on when nobody waits for it any more.
+    /// Aborts the upload in a background task.
     fn start_abort(&mut self) -> Option<tokio::task::JoinHandle<()>> {
-        // Without a runtime the process is about to end. Buckets have a rule for such leftovers.
+        // Without a runtime the process is exiting. The bucket's lifecycle rule deletes such leftovers.
         let runtime = tokio::runtime::Handle::try_current().ok().filter(|_| self.open)?;
         self.open = false;
         let Self { client, bucket, key, id, .. } = &*self;
@@ -220,7 +221,7 @@ impl Parts {
         Some(runtime.spawn(async move {
             if let Err(error) = Box::pin(request.send()).await {
                 let failure = Failure::from(error);
-                // Completed or aborted: nothing is left of it.
+                // The upload was already completed or aborted.
                 if failure.outcome() != Outcome::Gone {
                     tracing::warn!(
                         key,
@@ -233,7 +234,7 @@ impl Parts {
         }))
     }
 
-    /// Takes back what was uploaded.
+    /// Aborts the upload and waits for it.
     pub(crate) async fn abort(mut self) {
         if let Some(task) = self.start_abort() {
             let _ = task.await;

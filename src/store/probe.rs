@@ -1,4 +1,4 @@
-//! Finding out whether the server honors conditional writes.
+//! Probes whether the server honors conditional PutObject requests.
 
 use aws_sdk_s3::Client;
 use aws_sdk_s3::primitives::ByteStream;
@@ -10,20 +10,21 @@ use crate::error::Result;
 use crate::mount::WritableKey;
 
 impl Store {
-    /// Whether the server honors conditions of writes. Asked once for each handle, with a key of the session's own.
+    /// Returns whether the server honors conditional writes. Probed once per handle, with a key that the session may
+    /// write.
     pub(crate) async fn conditional_writes(
         &self,
         probe: impl FnOnce() -> Result<WritableKey>,
     ) -> Result<bool> {
-        if let Some(known) = self.capabilities.puts.get() {
-            return Ok(*known);
+        if let Some(honored) = self.capabilities.puts.get() {
+            return Ok(*honored);
         }
         let probe = probe()?;
         self.capabilities.puts.get_or_try_init(|| self.probe_conditions(&probe)).await.copied()
     }
 
-    /// Asks the server whether it honors conditions: a write to a key that is not there, on a version that cannot be. A
-    /// server that ignores the condition makes the object, which is taken away again.
+    /// Sends a PutObject for a missing key with an `If-Match` that cannot match. A server that ignores the condition
+    /// creates the object, which is deleted again.
     #[instrument(level = "debug", skip_all, fields(key = probe.as_str()))]
     async fn probe_conditions(&self, probe: &WritableKey) -> Result<bool> {
         let impossible = |writer: &Client| {
@@ -36,7 +37,7 @@ impl Store {
                 .send()
         };
         let mut attempts = self.attempts(&[probe.as_str()]);
-        let mut may_be_there = false;
+        let mut may_exist = false;
         loop {
             let Err(failure) = attempts.send(self.limits.attempt, impossible).await else {
                 self.delete(probe).await?;
@@ -44,15 +45,15 @@ impl Store {
             };
             let exhausted = attempts.count_failure();
             let outcome = failure.outcome();
-            may_be_there |= outcome == Outcome::Lost;
+            may_exist |= outcome == Outcome::Lost;
             match outcome {
-                // 404 and 412 both say that the condition was honored.
+                // Both 404 and 412 mean that the condition was honored.
                 Outcome::Condition => return Ok(true),
                 _ if failure.is_not_implemented() => return Ok(false),
                 Outcome::NotDone | Outcome::Lost if !exhausted => attempts.pause().await,
                 _ => {
-                    if may_be_there {
-                        // What cannot be taken away now stays.
+                    if may_exist {
+                        // Best effort: an empty object may remain.
                         let _ = self.delete(probe).await;
                     }
                     return Err(self.fail(failure));

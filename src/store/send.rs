@@ -1,8 +1,11 @@
-//! Sending: when it is a tenant's turn, for so long, and again where that helps.
+//! Sends requests: credentials, the tenant's queue, timeouts, and hedging.
 //!
-//! Reads are *hedged*: one that takes much longer than others is cancelled and reissued, within a budget (see
-//! [`hedge`](super::hedge)). The SDK retries what fails, with exponential backoff and jitter; writes retry themselves
-//! (see [`write`](super::write)). Here, a request is sent again only for credentials that ended on the way.
+//! Reads are *hedged*: one that is much slower than usual is cancelled and reissued, within a budget (see
+//! [`hedge`](super::hedge)). The SDK retries failed reads with exponential backoff and jitter;
+//! [`write`](super::write) retries writes. This module sends a request again only if its credentials had expired.
+//!
+//! A request holds its permit of the limiter in a separate task until the response begins, so a caller that stops
+//! polling blocks nobody else.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,10 +20,10 @@ use crate::ambient::Instant;
 use crate::cache::Passed;
 use crate::mount::Tenant;
 
-/// A request that may be sent more than once.
+/// The boxed future of an SDK request.
 pub(super) type Sending<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// What a read is about, and what its answer proves.
+/// What a read is about, and what its success proves to the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReadTarget<'k> {
     pub(super) key: &'k str,
@@ -28,7 +31,7 @@ pub(super) struct ReadTarget<'k> {
     pub(super) hedge: fn(&Hedges) -> &Hedge,
 }
 
-/// A task that ends with whoever waits for it.
+/// A task that is aborted when its handle is dropped.
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
@@ -37,21 +40,23 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// Does work in a task of its own: a caller may leave its future alone for a while, as a stream of many does between
-/// two items. Were a turn held in that future, others would wait for it, and the caller itself for ever.
+/// Runs a future in a separate task, which is aborted when the caller is dropped.
+///
+/// A caller may stop polling its future for a while, as a buffered stream does between two items. If that future held a
+/// permit of the limiter, other requests would wait for it, and the caller itself could deadlock.
 async fn spawned<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     let mut task = AbortOnDrop(tokio::spawn(work.in_current_span()));
     match (&mut task.0).await {
         Ok(done) => done,
-        // A defect stays where it belongs: with the caller, as if there were no task between.
+        // Propagate a panic to the caller, as if there were no task.
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is about to end.
+        // The runtime is shutting down.
         Err(_) => std::future::pending().await,
     }
 }
 
 impl Store {
-    /// Sends something when it is this tenant's turn.
+    /// Runs a request with a permit of this tenant.
     pub(super) async fn in_turn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -64,7 +69,7 @@ impl Store {
         .await
     }
 
-    /// Sends a request that only reads. One that is much slower than others is cancelled and reissued.
+    /// Sends a read. If it is much slower than usual, it is cancelled and reissued.
     pub(super) async fn hedged<T, E>(
         &self,
         about: ReadTarget<'_>,
@@ -77,8 +82,8 @@ impl Store {
     {
         let ReadTarget { key, how, hedge } = about;
         let route = self.route(&[key]);
-        // What is in a shared library is asked for on the library's behalf: others wait for the same answer, and must
-        // not stand in one tenant's queue.
+        // Reads of a shared library use the library's queue: sessions of several tenants may wait for the same
+        // response, and must not depend on the queue of one of them.
         let tenant = self.tenant.owner_of(key);
         let mut renewed = false;
         loop {
@@ -88,20 +93,20 @@ impl Store {
                 .await
             {
                 Err(failure) if !renewed && route.renews(&failure, sent) => renewed = true,
-                answer => {
+                result => {
                     if let Some(granted) = granted
-                        && answer.as_ref().err().is_none_or(Failure::is_no_refusal)
+                        && result.as_ref().err().is_none_or(Failure::proves_access)
                     {
                         granted.evidence.record(key, how, true);
                     }
-                    return answer;
+                    return result;
                 }
             }
         }
     }
 
-    /// Sends a request that is not hedged.
-    pub(super) async fn plain<T, E>(
+    /// Sends a request without hedging.
+    pub(super) async fn unhedged<T, E>(
         &self,
         keys: &[&str],
         send: impl Fn(&Clients) -> Sending<T, E> + Send + Sync,
@@ -117,13 +122,13 @@ impl Store {
             let ((clients, _), sent) = (route.clients().await?, Instant::now());
             match self.in_turn(send(&clients)).await.map_err(Failure::from) {
                 Err(failure) if !renewed && route.renews(&failure, sent) => renewed = true,
-                answer => return answer,
+                result => return result,
             }
         }
     }
 }
 
-/// Sends a request when it is the tenant's turn; again when it takes too long.
+/// Sends a request with a permit of the tenant, and reissues it if it is too slow.
 async fn hedge_in_turn<T, E>(
     bucket: Arc<Bucket>,
     tenant: Tenant,
@@ -135,25 +140,25 @@ where
 {
     let _turn = bucket.limiter.turn(&tenant).await;
     let hedge = bucket.hedges.as_ref().map(hedge);
-    let (began, patience) = (Instant::now(), bucket.limits.operation);
-    let limit = hedge.and_then(Hedge::limit).filter(|limit| *limit < patience);
+    let (began, timeout) = (Instant::now(), bucket.limits.operation);
+    let limit = hedge.and_then(Hedge::limit).filter(|limit| *limit < timeout);
     let mut sent = send();
-    let mut answer = tokio::time::timeout(limit.unwrap_or(patience), &mut sent).await;
-    if let (Err(_), Some(limit), Some(hedge)) = (&answer, limit, hedge) {
+    let mut response = tokio::time::timeout(limit.unwrap_or(timeout), &mut sent).await;
+    if let (Err(_), Some(limit), Some(hedge)) = (&response, limit, hedge) {
         if hedge.may_reissue() {
             bucket.counters.reissued();
             tracing::debug!(?limit, "no response in time; reissued");
-            // The first one goes before the second begins.
+            // Cancel the first request before the second one starts.
             drop(sent);
             sent = send();
         }
-        answer = tokio::time::timeout(patience.saturating_sub(began.elapsed()), sent).await;
+        response = tokio::time::timeout(timeout.saturating_sub(began.elapsed()), sent).await;
     }
     if let Some(hedge) = hedge {
         hedge.record(began.elapsed());
     }
-    match answer {
-        Ok(answer) => answer.map_err(Failure::from),
+    match response {
+        Ok(response) => response.map_err(Failure::from),
         Err(_) => Err(Failure::timed_out()),
     }
 }

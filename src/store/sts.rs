@@ -1,4 +1,4 @@
-//! STS: credentials with a policy for a part of the bucket (`AssumeRole`).
+//! AssumeRole: fetches credentials with a session policy for a part of the bucket from STS.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,30 +17,31 @@ use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::mount::{Identity, IdentitySpec, Owner, Reach};
 use crate::policy::{self, MOST_CHARACTERS, PolicyTarget};
 
-/// Credentials are renewed so long before they end, and earlier for some, so that not all are renewed at once.
+/// How long before their expiration credentials are renewed. Some scopes renew earlier, to spread the calls.
 const MARGIN: Duration = Duration::from_secs(5 * 60);
-/// They are not used for this last part of their life: a request must arrive before they end.
-const LAST: Duration = Duration::from_secs(10);
-/// What does not hold for so long is of no use.
-const SHORTEST: Duration = Duration::from_secs(1);
-/// The most tags that STS takes.
+/// Credentials are not used in this last part of their lifetime, because a request must arrive before they expire.
+const EXPIRY_MARGIN: Duration = Duration::from_secs(10);
+/// Credentials with a shorter remaining lifetime are rejected.
+const MIN_LIFETIME: Duration = Duration::from_secs(1);
+/// STS's limit for the number of session tags.
 const MOST_TAGS: usize = 50;
-/// The most calls at once: an account may make some hundred a second, and others make them, too.
-pub(super) const MOST_CALLS: usize = 32;
+/// The maximum number of concurrent calls. STS allows an account a few hundred calls per second, and other programs
+/// need some of them.
+pub(super) const MAX_CONCURRENT_CALLS: usize = 32;
 
-/// Credentials that S3 confines to what a session reaches. Its secrets print as `***`.
+/// Credentials that S3 confines to what a session may access. The secrets print as `***`.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct SessionCredentials {
-    /// The public half.
+    /// The access key id.
     pub access_key_id: String,
-    /// The secret half.
+    /// The secret access key.
     pub secret_access_key: String,
-    /// The token that goes with them.
+    /// The session token.
     pub session_token: String,
-    /// When they end, by the server's clock.
+    /// When the credentials expire, by the server's clock.
     pub expires: SystemTime,
-    /// The name of the session in AWS's logs: a hash of what it reaches.
+    /// The role session name, as it appears in CloudTrail: a hash of the prefixes that the session may access.
     pub session_name: String,
 }
 
@@ -56,7 +57,7 @@ impl fmt::Debug for SessionCredentials {
     }
 }
 
-/// The same for all sessions that reach the same part of the bucket.
+/// Identifies a scope: a hash of its reach. Sessions with the same reach share it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct ScopeId([u8; 16]);
 
@@ -69,7 +70,7 @@ impl ScopeId {
                 Reach::Below { prefix, write: true, .. } => ("w", prefix),
                 Reach::Library { home, .. } => ("l", home),
             };
-            // No prefix has a line end in it.
+            // Prefixes contain no newline, so the separator is unambiguous.
             sum.update([kind, " ", prefix, "\n"].concat());
         }
         let mut id = [0; 16];
@@ -94,17 +95,17 @@ impl fmt::Display for ScopeId {
     }
 }
 
-/// What STS gave.
+/// Credentials from STS, with the times of their lifecycle.
 pub(super) struct Granted {
     pub(super) credentials: SessionCredentials,
-    pub(super) asked: Instant,
-    pub(super) renew: Instant,
-    pub(super) until: Instant,
-    /// What S3 has let them do.
+    pub(super) requested: Instant,
+    pub(super) renew_at: Instant,
+    pub(super) usable_until: Instant,
+    /// What S3 has allowed these credentials to do.
     pub(super) evidence: Arc<Evidence>,
 }
 
-/// STS, and what it is asked for.
+/// The STS client, and the configuration of the role.
 #[derive(Debug)]
 pub(super) struct Sts {
     pub(super) client: aws_sdk_sts::Client,
@@ -116,14 +117,15 @@ pub(super) struct Sts {
 }
 
 impl Sts {
+    /// Fetches credentials for a scope. One AssumeRole.
     pub(super) async fn assume(&self, id: ScopeId, reach: &[Reach]) -> Result<Granted> {
         let role = &self.role;
         let policy = self.policy(reach)?;
         let tags = if role.session_tags { Some(tags(reach)?) } else { None };
         let session_name = format!("skillfs-{id}");
-        // Each call has a time limit, so whoever waits here gets on.
+        // Every call has a timeout, so the wait is bounded.
         let _call = self.calls.acquire().await;
-        let asked = Instant::now();
+        let requested = Instant::now();
         let request = self
             .client
             .assume_role()
@@ -134,16 +136,16 @@ impl Sts {
             .set_external_id(role.external_id.clone())
             .duration_seconds(i32::try_from(role.duration.as_secs()).unwrap_or(3600));
         // Boxed: the SDK's futures are large.
-        let answer = Box::pin(request.send()).await.map_err(|error| self.refused(error.into()))?;
+        let response = Box::pin(request.send()).await.map_err(|error| self.refused(error.into()))?;
         let unusable = || {
             Error::new(ErrorKind::Corrupt, "STS returned no credentials")
                 .with_hint("check the address of STS")
         };
-        let given = answer.credentials.ok_or_else(unusable)?;
+        let given = response.credentials.ok_or_else(unusable)?;
         let expires = SystemTime::try_from(given.expiration).map_err(|_| unusable())?;
-        // By its own clock: ours may be off.
+        // By the server's clock, because the local one may be wrong.
         let life = expires.duration_since(self.clock.now_or_ours()).unwrap_or_default();
-        if life < SHORTEST {
+        if life < MIN_LIFETIME {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 "STS returned credentials that have already expired",
@@ -151,7 +153,7 @@ impl Sts {
             .with_hint("check the clock of the STS server"));
         }
         let margin = MARGIN.min(life / 4);
-        // Up to twice as early.
+        // Up to twice as early, depending on the scope.
         let early = margin + margin * u32::from(id.bytes()[0]) / 255;
         tracing::debug!(scope = %id, ?life, "credentials of a session");
         Ok(Granted {
@@ -162,18 +164,18 @@ impl Sts {
                 expires,
                 session_name,
             },
-            asked,
-            renew: asked + life.saturating_sub(early),
-            until: asked + life.saturating_sub(LAST.min(life / 10)),
+            requested,
+            renew_at: requested + life.saturating_sub(early),
+            usable_until: requested + life.saturating_sub(EXPIRY_MARGIN.min(life / 10)),
             evidence: Arc::new(Evidence::new(reach)),
         })
     }
 
-    /// The policy, as long as STS takes it.
+    /// Builds the session policy, and checks that it is within STS's size limit.
     fn policy(&self, reach: &[Reach]) -> Result<String> {
         let Role { kms, compact_policy: compact, .. } = self.role;
         let place = PolicyTarget { partition: self.role.partition(), bucket: &self.bucket, kms, compact };
-        let policy = policy::of_session(place, reach).ok_or_else(|| {
+        let policy = policy::session_policy(place, reach).ok_or_else(|| {
             Error::new(ErrorKind::InvalidInput, "the session has no mounts, so it needs no credentials")
                 .with_hint(Hint::OpenWith {
                     mount: None,
@@ -197,9 +199,10 @@ impl Sts {
         Err(Error::new(ErrorKind::InvalidInput, message).with_hint(hint))
     }
 
+    /// Converts the failure of an AssumeRole to an error.
     fn refused(&self, failure: Failure) -> Error {
         let arn = shorten(&self.role.arn);
-        let (code, message) = failure.said();
+        let (code, message) = failure.code_and_message();
         let said = if message.is_empty() { code.to_owned() } else { format!("{code}: {}", shorten(message)) };
         let bare = |kind, what: &str| Error::new(kind, format!("{what} ({said})"));
         let told = |kind, what: &str, hint: &'static str| bare(kind, what).with_hint(hint);
@@ -230,13 +233,13 @@ impl Sts {
             ),
             _ => return failure.into_sts_error(self.endpoint.as_deref()),
         };
-        error.with_source(failure.into_words())
+        error.with_source(failure.into_text())
     }
 }
 
-/// What the role's own policy reads: who the session is.
+/// The session tags: the identities of the session, for role policies that refer to them.
 fn tags(reach: &[Reach]) -> Result<Vec<Tag>> {
-    // Several mounts may belong to the same one, and STS takes a tag once.
+    // Several mounts may have the same owner, and STS rejects duplicate tags.
     let mut owners: Vec<&Owner> = Vec::new();
     for owner in reach.iter().map(Reach::owner) {
         if !owners.contains(&owner) {

@@ -1,4 +1,10 @@
-//! Writing: each write takes effect once, or the caller knows that it cannot be told.
+//! Writes that take effect exactly once, or fail with an error that says that the outcome is uncertain.
+//!
+//! PutObject, CopyObject and CompleteMultipartUpload are not retried by the SDK, because a blind retry could overwrite a
+//! change of another writer. [`Store::put`] retries them itself: after a lost response it sends a HEAD and looks for its
+//! write id in the object's metadata (see [`history`](super::history)). The decisions are pure functions with table
+//! tests: [`after_failure`] (what to do after a failed attempt), [`verdict`] (what the object says about the write) and
+//! [`after_look`] (what to do with that verdict).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -19,37 +25,38 @@ use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, WritableKey};
 
-/// Uploads slower than this are taken for dead.
-const SLOWEST_UPLOAD: u64 = 128 * 1024;
-/// The same for copies, which the server makes.
-const SLOWEST_COPY: u64 = 8 * 1024 * 1024;
-/// Putting parts together may take the server a while.
-const PUTTING_TOGETHER: Duration = Duration::from_secs(60);
+/// The lowest upload rate in bytes per second; slower uploads time out.
+const MIN_UPLOAD_RATE: u64 = 128 * 1024;
+/// The lowest rate of server-side copies in bytes per second.
+const MIN_COPY_RATE: u64 = 8 * 1024 * 1024;
+/// Additional time for the server to complete a multipart upload.
+const COMPLETION_TIME: Duration = Duration::from_secs(60);
 
-/// S3 tells times in whole seconds; and the clocks of its machines differ a little.
+/// S3 reports times in seconds, and the clocks of its machines differ slightly.
 const CLOCK_MARGIN: Duration = Duration::from_secs(2);
 
-/// A copy source stands in a header, which the SDK sends as it is.
+/// The encoding of a copy source, which the SDK sends verbatim in a header.
 const COPY_SOURCE: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// What must hold of the object that is there when a write takes effect.
+/// The precondition of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// Nothing: whatever is there is overwritten.
+    /// None: any existing object is overwritten.
     Always,
-    /// There is none.
+    /// The object must not exist (`If-None-Match: *`).
     Absent,
-    /// It is this version.
+    /// The object must have this version (`If-Match`).
     Version {
         etag: String,
-        /// What is known of it besides, where it was seen: content may come back, a version does not.
+        /// The history token and the modification time of the version, if the caller has seen it. An ETag alone may
+        /// recur when the same content is written again.
         known: Option<(String, Option<SystemTime>)>,
     },
 }
 
 impl Condition {
-    /// That it is what was seen.
+    /// The condition that the object is unchanged since it was seen; `None` means that it did not exist.
     pub(crate) fn unchanged(seen: Option<&Seen>) -> Result<Self> {
         let Some(seen) = seen else { return Ok(Self::Absent) };
         let Some(etag) = seen.meta.etag.clone() else {
@@ -72,7 +79,7 @@ impl Condition {
     }
 }
 
-/// Where content comes from: all of it, or that of one part.
+/// The source of the content of an object or of one part.
 #[derive(Debug, Clone)]
 pub(crate) enum PartSource {
     Bytes(Bytes),
@@ -92,7 +99,7 @@ impl PartSource {
         }
     }
 
-    /// What the credentials of a request that writes it to `key` must cover.
+    /// The keys that the credentials must cover to write this content to `key`.
     pub(super) fn keys<'k>(&'k self, key: &'k str) -> Vec<&'k str> {
         match self {
             Self::Bytes(_) => vec![key],
@@ -101,18 +108,18 @@ impl PartSource {
     }
 }
 
-/// What a write sends.
+/// The payload of a write.
 #[derive(Debug, Clone)]
 pub(crate) enum Payload {
     Whole(PartSource),
-    /// Parts that were uploaded; the properties went with the upload.
+    /// Parts that were already uploaded. The properties were set when the upload started.
     Parts {
         upload: String,
         parts: Vec<(i32, String)>,
     },
 }
 
-/// A write that shall take effect once.
+/// A write that must take effect exactly once.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) key: &'a WritableKey,
@@ -123,7 +130,7 @@ pub(crate) struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// What its credentials must cover.
+    /// The keys that the credentials must cover.
     fn keys(&self) -> Vec<&str> {
         match &self.payload {
             Payload::Whole(content) => content.keys(self.key.as_str()),
@@ -132,37 +139,37 @@ impl Write<'_> {
     }
 }
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Debug)]
 pub(crate) enum Put {
-    /// It took effect. The ETag is not known when another writer came by before it was asked for.
+    /// It took effect. The ETag is `None` if another writer replaced the object before it could be read.
     Done { etag: Option<String> },
-    /// Its condition does not hold, and it surely had no effect.
+    /// Its precondition failed, and it certainly had no effect.
     Overtaken,
 }
 
-/// The attempts at one write. The SDK does not retry writes: whoever sends one knows what a failure of it means.
+/// The attempts at one write. The SDK does not retry writes, because only the caller knows what a failure means.
 pub(super) struct Attempts<'s> {
     store: &'s Store,
     route: Route<'s>,
-    /// Credentials that ended on the way are renewed once, which does not count as a failure.
+    /// Expired credentials are renewed once, which does not count as a failure.
     renewed: bool,
     failures: u32,
 }
 
-/// What came of sending a write.
+/// The result of one attempt.
 pub(super) enum Sent<T> {
     Done(T),
     Failed(Failure),
-    /// Its credentials had ended, and nothing was done. They are renewed; it may be sent again.
+    /// The credentials had expired, so the request had no effect. They are renewed, and it can be sent again.
     Renewed,
 }
 
 impl Attempts<'_> {
-    /// Sends a request when it is this tenant's turn, and waits for so long.
+    /// Sends a request with a permit of this tenant and a timeout.
     pub(super) async fn send<T, E, R>(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         request: impl Fn(&Client) -> R + Send + Sync,
     ) -> Result<T, Failure>
     where
@@ -172,7 +179,7 @@ impl Attempts<'_> {
         R: Future<Output = Result<T, E>> + Send + 'static,
     {
         loop {
-            match self.send_once(patience, &request).await {
+            match self.send_once(timeout, &request).await {
                 Sent::Done(done) => return Ok(done),
                 Sent::Failed(failure) => return Err(failure),
                 Sent::Renewed => {}
@@ -180,11 +187,11 @@ impl Attempts<'_> {
         }
     }
 
-    /// The same for a request that is preceded by a look at the object: renewing credentials takes time, so the look
-    /// must be repeated.
+    /// Like [`Attempts::send`], but returns [`Sent::Renewed`] instead of sending again. For requests that follow a HEAD
+    /// of the object: renewing the credentials takes time, so the HEAD must be repeated.
     pub(super) async fn send_once<T, E, R>(
         &mut self,
-        patience: Duration,
+        timeout: Duration,
         request: impl Fn(&Client) -> R + Send + Sync,
     ) -> Sent<T>
     where
@@ -198,9 +205,9 @@ impl Attempts<'_> {
             Ok((clients, _)) => clients,
             Err(failure) => return Sent::Failed(failure),
         };
-        // Boxed: the SDK's futures take 16 KB, and every caller would carry them.
+        // Boxed, because the SDK's futures take 16 KB and would be part of every caller's future.
         let request = Box::pin(request(&clients.writer));
-        let in_time = async move { tokio::time::timeout(patience, request).await };
+        let in_time = async move { tokio::time::timeout(timeout, request).await };
         let failure = match self.store.in_turn(in_time).await {
             Ok(Ok(done)) => return Sent::Done(done),
             Ok(Err(error)) => error.into(),
@@ -213,43 +220,44 @@ impl Attempts<'_> {
         Sent::Renewed
     }
 
-    /// Counts a failure. Tells whether attempts are exhausted.
+    /// Counts a failure. Returns whether all attempts are exhausted.
     pub(super) fn count_failure(&mut self) -> bool {
         self.failures += 1;
         self.failures >= self.store.limits.max_attempts
     }
 
-    /// Waits before the next attempt.
+    /// Sleeps before the next attempt, with backoff.
     pub(super) async fn pause(&self) {
         self.store.pause(self.failures).await;
     }
 }
 
-/// What a look at the object tells about a write whose answer was lost.
+/// What the current state of an object says about a write whose response was lost.
 #[derive(Debug, PartialEq, Eq)]
 enum WriteVerdict {
     Done(Option<String>),
-    /// Nothing has changed: it had no effect, and may be sent again.
+    /// The object is unchanged: the write has had no effect and can be sent again.
     NotYet,
-    /// Others changed it, and this write is surely not among them.
+    /// Other writers changed the object, and this write certainly did not take effect.
     Overtaken,
-    Unknowable,
+    /// The write may or may not have taken effect.
+    Undetermined,
 }
 
 impl Store {
-    /// Writes an object: one request as a rule, sent again where that cannot apply it twice.
+    /// Writes an object. Usually one request; it is retried only if it cannot be applied twice.
     #[instrument(level = "debug", skip_all, fields(key = write.key.as_str(), id = write.id.as_str()))]
     pub(crate) async fn put(&self, write: &Write<'_>) -> Result<Put> {
         let _changing = self.changing([write.key]);
         let began = Instant::now();
         let mut condition = write.condition.clone();
-        // The first answer that was lost: from then on only a look at the object tells.
+        // The first lost response. From then on, only the object itself shows whether the write took effect.
         let mut lost: Option<Error> = None;
-        // Whether a request may still be on its way: then a look tells what is, and not what will be.
-        let mut under_way = false;
+        // Whether an earlier request may still take effect after a HEAD.
+        let mut in_flight = false;
         let mut attempts = self.attempts(&write.keys());
-        // Such a server was only asked about plain writes. What is left of the risk is the time between
-        // two requests.
+        // The server may ignore the condition of a CompleteMultipartUpload, so check the version first. A race remains
+        // only between the two requests.
         if let (Payload::Parts { .. }, Condition::Version { etag, .. }, false) =
             (&write.payload, &condition, self.capabilities.uploads())
         {
@@ -264,12 +272,12 @@ impl Store {
                 Err(failure) => failure,
             };
             let exhausted = attempts.count_failure();
-            under_way |= failure.may_be_under_way();
-            if failure.may_be_under_way() {
+            in_flight |= failure.may_be_in_flight();
+            if failure.may_be_in_flight() {
                 self.unanswered_writes.fetch_add(1, Ordering::Relaxed);
             }
             let outcome = match failure.outcome() {
-                // Nothing was asked of the object, so this is the server being busy.
+                // The request had no condition, so a 409 means that the server is busy.
                 Outcome::Condition
                     if condition == Condition::Always
                         && matches!(write.payload, Payload::Whole(PartSource::Bytes(_))) =>
@@ -281,7 +289,7 @@ impl Store {
             let reason = match after_failure(lost.is_some(), outcome, exhausted) {
                 AfterFailure::Overtaken => return Ok(Put::Overtaken),
                 AfterFailure::Fail if outcome == Outcome::Refused => {
-                    return match self.has_gone(write, &condition, &failure).await? {
+                    return match self.object_is_missing(write, &condition, &failure).await? {
                         true => Ok(Put::Overtaken),
                         false => Err(self.fail(failure)),
                     };
@@ -298,16 +306,16 @@ impl Store {
                 Ok(seen) => seen,
                 Err(error) => return Err(Error::uncertain(error)),
             };
-            // As the server told the time with what was seen.
+            // By the server's clock, which the HEAD has just updated.
             let started = self.clock.now().and_then(|now| now.checked_sub(began.elapsed()));
             let verdict = verdict(seen.as_ref(), write.id, &write.condition, started);
-            match after_look(verdict, outcome, exhausted, under_way) {
+            match after_look(verdict, outcome, exhausted, in_flight) {
                 AfterLook::Done(etag) => return Ok(Put::Done { etag }),
                 AfterLook::Overtaken => return Ok(Put::Overtaken),
                 AfterLook::Uncertain => return Err(Error::uncertain(reason)),
                 AfterLook::Fail => return Err(reason),
                 AfterLook::Resend if write.condition == Condition::Always => {
-                    // Sent again, it overwrites only what was seen.
+                    // The retry may only overwrite the version that the HEAD returned.
                     condition = Condition::unchanged(seen.as_ref())?;
                 }
                 AfterLook::Resend => {}
@@ -317,8 +325,14 @@ impl Store {
         }
     }
 
-    /// Whether S3 may have refused because the version that is to be overwritten, or the source of a copy, is not there.
-    async fn has_gone(&self, write: &Write<'_>, condition: &Condition, failure: &Failure) -> Result<bool> {
+    /// Returns whether S3 denied the write because the version to be overwritten, or the source of a copy, does not
+    /// exist.
+    async fn object_is_missing(
+        &self,
+        write: &Write<'_>,
+        condition: &Condition,
+        failure: &Failure,
+    ) -> Result<bool> {
         if matches!(condition, Condition::Version { .. }) && self.is_missing(write.key.key(), failure).await?
         {
             return Ok(true);
@@ -352,7 +366,7 @@ impl Store {
                         .body(ByteStream::from(bytes.clone()));
                     with_properties!(request, write.properties).send()
                 };
-                Ok(attempts.send(self.upload_patience(bytes.len() as u64), put).await?.e_tag)
+                Ok(attempts.send(self.upload_timeout(bytes.len() as u64), put).await?.e_tag)
             }
             Payload::Whole(PartSource::Copy { source, etag, range }) => {
                 let copy = |writer: &Client| {
@@ -367,7 +381,7 @@ impl Store {
                         .metadata_directive(MetadataDirective::Replace);
                     with_properties!(request, write.properties).send()
                 };
-                let copied = attempts.send(self.copy_patience(range.end), copy).await?;
+                let copied = attempts.send(self.copy_timeout(range.end), copy).await?;
                 Ok(copied.copy_object_result.and_then(|result| result.e_tag))
             }
             Payload::Parts { upload, parts } => {
@@ -387,18 +401,19 @@ impl Store {
                         .multipart_upload(parts.clone())
                         .send()
                 };
-                Ok(attempts.send(self.limits.attempt + PUTTING_TOGETHER, complete).await?.e_tag)
+                Ok(attempts.send(self.limits.attempt + COMPLETION_TIME, complete).await?.e_tag)
             }
         }
     }
 
-    /// How long one attempt to send so many bytes may take.
-    pub(super) fn upload_patience(&self, bytes: u64) -> Duration {
-        self.limits.attempt + Duration::from_secs(bytes / SLOWEST_UPLOAD)
+    /// The timeout of one attempt to upload this many bytes.
+    pub(super) fn upload_timeout(&self, bytes: u64) -> Duration {
+        self.limits.attempt + Duration::from_secs(bytes / MIN_UPLOAD_RATE)
     }
 
-    pub(super) fn copy_patience(&self, bytes: u64) -> Duration {
-        self.limits.attempt + Duration::from_secs(bytes / SLOWEST_COPY)
+    /// The timeout of one attempt to copy this many bytes.
+    pub(super) fn copy_timeout(&self, bytes: u64) -> Duration {
+        self.limits.attempt + Duration::from_secs(bytes / MIN_COPY_RATE)
     }
 
     pub(super) fn copy_source(&self, key: &ObjectKey) -> String {
@@ -406,20 +421,20 @@ impl Store {
     }
 }
 
-/// What to do about an attempt that failed.
+/// What to do after a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterFailure {
-    /// Its condition does not hold.
+    /// Report that the precondition failed.
     Overtaken,
     Fail,
     Resend,
-    /// An answer was lost, now or before: only the object tells.
+    /// A response was lost, now or earlier: check the object.
     Look,
 }
 
-fn after_failure(answer_was_lost: bool, outcome: Outcome, exhausted: bool) -> AfterFailure {
+fn after_failure(response_was_lost: bool, outcome: Outcome, exhausted: bool) -> AfterFailure {
     match outcome {
-        _ if answer_was_lost => AfterFailure::Look,
+        _ if response_was_lost => AfterFailure::Look,
         Outcome::Lost => AfterFailure::Look,
         Outcome::Condition => AfterFailure::Overtaken,
         Outcome::Gone | Outcome::Refused => AfterFailure::Fail,
@@ -428,32 +443,33 @@ fn after_failure(answer_was_lost: bool, outcome: Outcome, exhausted: bool) -> Af
     }
 }
 
-/// What to do after a look at the object.
+/// What to do after checking the object.
 #[derive(Debug, PartialEq, Eq)]
 enum AfterLook {
     Done(Option<String>),
     Overtaken,
-    /// It surely had no effect.
+    /// The write certainly had no effect.
     Fail,
-    /// It may have had one, or still have it.
+    /// The write may have taken effect, or may still do so.
     Uncertain,
     Resend,
 }
 
-fn after_look(verdict: WriteVerdict, outcome: Outcome, exhausted: bool, under_way: bool) -> AfterLook {
+fn after_look(verdict: WriteVerdict, outcome: Outcome, exhausted: bool, in_flight: bool) -> AfterLook {
     match verdict {
         WriteVerdict::Done(etag) => AfterLook::Done(etag),
         WriteVerdict::Overtaken => AfterLook::Overtaken,
-        WriteVerdict::Unknowable => AfterLook::Uncertain,
-        // The upload is gone, and the object is not there.
+        WriteVerdict::Undetermined => AfterLook::Uncertain,
+        // The upload was completed or aborted, and the object does not show which.
         WriteVerdict::NotYet if outcome == Outcome::Gone => AfterLook::Uncertain,
-        WriteVerdict::NotYet if exhausted && under_way => AfterLook::Uncertain,
+        WriteVerdict::NotYet if exhausted && in_flight => AfterLook::Uncertain,
         WriteVerdict::NotYet if exhausted => AfterLook::Fail,
         WriteVerdict::NotYet => AfterLook::Resend,
     }
 }
 
-/// What an object tells about a write whose answer was lost. `started` is when the write began, by the server's clock.
+/// Decides from the current state of the object whether a write with a lost response took effect. `started` is when the
+/// write began, by the server's clock.
 fn verdict(
     seen: Option<&Seen>,
     id: &WriteId,
@@ -463,10 +479,10 @@ fn verdict(
     if let Some(seen) = seen
         && seen.properties.history.contains(id.as_str())
     {
-        let newest = seen.properties.history.ends_with(id);
+        let newest = seen.properties.history.is_latest(id);
         return WriteVerdict::Done(seen.meta.etag.clone().filter(|_| newest));
     }
-    // Of an object that came in parts S3 tells when its upload began.
+    // For a multipart upload, S3 reports the time when the upload started, which says nothing about its completion.
     let in_parts = |seen: &Seen| seen.meta.etag.as_ref().is_none_or(|etag| etag.contains('-'));
     let older = |seen: &Seen| match (seen.meta.modified, started) {
         (Some(modified), Some(started)) => !in_parts(seen) && modified + CLOCK_MARGIN <= started,
@@ -479,7 +495,7 @@ fn verdict(
         (Condition::Version { etag, known }, Some(seen)) => {
             let same_etag = seen.meta.etag.as_ref() == Some(etag);
             let Some((token, modified)) = known else {
-                return if same_etag { WriteVerdict::NotYet } else { WriteVerdict::Unknowable };
+                return if same_etag { WriteVerdict::NotYet } else { WriteVerdict::Undetermined };
             };
             let now = seen.properties.token(&seen.meta);
             if same_etag && now.as_ref() == Some(token) && seen.meta.modified == *modified {
@@ -489,10 +505,10 @@ fn verdict(
                 // Every write since then left its id, and ours is not among them.
                 WriteVerdict::Overtaken
             } else {
-                WriteVerdict::Unknowable
+                WriteVerdict::Undetermined
             }
         }
-        _ => WriteVerdict::Unknowable,
+        _ => WriteVerdict::Undetermined,
     }
 }
 
@@ -510,7 +526,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    /// An object with this ETag, written then, whose history is these ids, the newest first.
+    /// An object with this ETag, modification time and history of write ids (newest first).
     fn seen(etag: &str, modified: u64, history: &[&WriteId]) -> Seen {
         let meta = Meta { size: 1, modified: Some(at(modified)), etag: Some(etag.to_owned()) };
         let mut ids = history.iter().rev();
@@ -520,8 +536,8 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_tells_about_a_write_whose_answer_was_lost() {
-        use WriteVerdict::{Done, NotYet, Overtaken, Unknowable};
+    fn verdict_on_a_write_with_a_lost_response() {
+        use WriteVerdict::{Done, NotYet, Overtaken, Undetermined};
         let (own, other, base) = (id(), id(), id());
         let started = Some(at(1_000));
         let before = seen("e0", 100, &[&base]);
@@ -530,39 +546,39 @@ mod tests {
         let foreign = |etag: &str, modified: u64| seen(etag, modified, &[]);
         let cases: Vec<(&str, Option<Seen>, &Condition, WriteVerdict)> = vec![
             (
-                "its id is the newest",
+                "our id is the latest",
                 Some(seen("e1", 1_001, &[&own, &base])),
                 &on_base,
                 Done(Some("e1".into())),
             ),
-            ("another wrote on top of it", Some(seen("e2", 1_002, &[&other, &own])), &on_base, Done(None)),
-            ("nothing there, nothing asked", None, &Condition::Always, NotYet),
-            ("nothing there, and none wanted", None, &Condition::Absent, NotYet),
-            ("nothing there, where a version was", None, &on_base, Unknowable),
-            ("an older object, whatever was asked", Some(foreign("e9", 100)), &Condition::Always, NotYet),
-            ("an older object, and none wanted", Some(foreign("e9", 100)), &Condition::Absent, Overtaken),
-            ("a younger one from elsewhere", Some(foreign("e9", 1_000)), &Condition::Always, Unknowable),
-            ("a younger one, and none wanted", Some(foreign("e9", 1_000)), &Condition::Absent, Unknowable),
-            // S3 tells of an upload in parts when it began.
-            ("one in parts that seems older", Some(foreign("e9-3", 100)), &Condition::Absent, Unknowable),
-            ("the base is still there", Some(before.clone()), &on_base, NotYet),
-            ("the same content, written again", Some(seen("e0", 1_001, &[&other])), &on_base, Unknowable),
-            ("another grew from the base", Some(seen("e3", 1_001, &[&other, &base])), &on_base, Overtaken),
-            ("a foreign tool replaced the base", Some(foreign("e3", 1_001)), &on_base, Unknowable),
-            ("a foreign tool did, before we began", Some(foreign("e3", 500)), &on_base, Overtaken),
-            ("an ETag that was only given, still there", Some(foreign("e0", 100)), &on_etag, NotYet),
-            ("an ETag that was only given, gone", Some(foreign("e1", 100)), &on_etag, Unknowable),
+            ("another writer overwrote ours", Some(seen("e2", 1_002, &[&other, &own])), &on_base, Done(None)),
+            ("missing, unconditional", None, &Condition::Always, NotYet),
+            ("missing, create only", None, &Condition::Absent, NotYet),
+            ("missing, If-Match", None, &on_base, Undetermined),
+            ("older object, unconditional", Some(foreign("e9", 100)), &Condition::Always, NotYet),
+            ("older object, create only", Some(foreign("e9", 100)), &Condition::Absent, Overtaken),
+            ("newer object, unconditional", Some(foreign("e9", 1_000)), &Condition::Always, Undetermined),
+            ("newer object, create only", Some(foreign("e9", 1_000)), &Condition::Absent, Undetermined),
+            // S3 reports when a multipart upload started, not when it was completed.
+            ("multipart, seems older", Some(foreign("e9-3", 100)), &Condition::Absent, Undetermined),
+            ("base unchanged", Some(before.clone()), &on_base, NotYet),
+            ("same content written again", Some(seen("e0", 1_001, &[&other])), &on_base, Undetermined),
+            ("another write on the base", Some(seen("e3", 1_001, &[&other, &base])), &on_base, Overtaken),
+            ("another tool replaced the base", Some(foreign("e3", 1_001)), &on_base, Undetermined),
+            ("another tool did so before we began", Some(foreign("e3", 500)), &on_base, Overtaken),
+            ("bare ETag, unchanged", Some(foreign("e0", 100)), &on_etag, NotYet),
+            ("bare ETag, changed", Some(foreign("e1", 100)), &on_etag, Undetermined),
         ];
         for (what, seen, condition, expected) in cases {
             assert_eq!(verdict(seen.as_ref(), &own, condition, started), expected, "{what}");
         }
-        // Without the server's clock, age tells nothing.
+        // Without the server's clock, the age of the object proves nothing.
         let old = foreign("e9", 100);
-        assert_eq!(verdict(Some(&old), &own, &Condition::Absent, None), Unknowable);
+        assert_eq!(verdict(Some(&old), &own, &Condition::Absent, None), Undetermined);
     }
 
     #[test]
-    fn what_is_done_after_a_failure() {
+    fn next_step_after_a_failure() {
         use AfterFailure::{Fail, Look, Resend};
         for (lost, outcome, exhausted, expected) in [
             (false, Outcome::Condition, false, AfterFailure::Overtaken),
@@ -573,7 +589,7 @@ mod tests {
             (false, Outcome::NotDone, true, Fail),
             (false, Outcome::Lost, false, Look),
             (false, Outcome::Lost, true, Look),
-            // Once an answer was lost, every later answer may be about the lost write's effect.
+            // Once a response was lost, every later response may reflect the effect of the lost write.
             (true, Outcome::Condition, false, Look),
             (true, Outcome::Refused, false, Look),
             (true, Outcome::NotDone, true, Look),
@@ -584,20 +600,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_after_a_look() {
+    fn next_step_after_checking_the_object() {
         use AfterLook::{Fail, Resend, Uncertain};
-        for (verdict, outcome, exhausted, under_way, expected) in [
+        for (verdict, outcome, exhausted, in_flight, expected) in [
             (WriteVerdict::Done(None), Outcome::Lost, true, true, AfterLook::Done(None)),
             (WriteVerdict::Overtaken, Outcome::Lost, false, true, AfterLook::Overtaken),
-            (WriteVerdict::Unknowable, Outcome::Lost, false, false, Uncertain),
+            (WriteVerdict::Undetermined, Outcome::Lost, false, false, Uncertain),
             (WriteVerdict::NotYet, Outcome::Lost, false, true, Resend),
             (WriteVerdict::NotYet, Outcome::Lost, true, true, Uncertain),
             (WriteVerdict::NotYet, Outcome::NotDone, true, false, Fail),
-            // An upload that is gone was completed or aborted, and the object may be gone again.
+            // A missing upload was completed or aborted, and the object may have been deleted since.
             (WriteVerdict::NotYet, Outcome::Gone, false, false, Uncertain),
         ] {
-            let shown = format!("{verdict:?} {outcome:?} {exhausted} {under_way}");
-            assert_eq!(after_look(verdict, outcome, exhausted, under_way), expected, "{shown}");
+            let shown = format!("{verdict:?} {outcome:?} {exhausted} {in_flight}");
+            assert_eq!(after_look(verdict, outcome, exhausted, in_flight), expected, "{shown}");
         }
     }
 }
