@@ -1,5 +1,6 @@
-//! Sessions: what an agent sees. Every operation is a few requests of the store, and its cost is
-//! stated.
+//! The process-wide handle ([`SkillFs`]) and the sessions opened on it ([`S3Backend`]).
+//!
+//! Every public operation documents its cost in S3 requests.
 
 mod beside;
 mod edit;
@@ -48,10 +49,10 @@ use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{Components, RequestCounts, SessionCredentials, Store};
 
-/// One bucket: the handle that a process shares.
+/// A handle to one bucket, shared by the whole process.
 ///
-/// It holds the client, its connections and the limits. Cloning it is cheap; a process needs one
-/// for each bucket, and opens a session on it for each request it serves.
+/// It owns the S3 client, the connection pool, the cache and the limits. Cloning is cheap. A
+/// process needs one handle per bucket, and opens a session on it for each request that it serves.
 #[derive(Debug, Clone)]
 pub struct SkillFs(Arc<HandleState>);
 
@@ -64,29 +65,35 @@ struct HandleState {
 }
 
 impl SkillFs {
-    /// Builds the client from settings and the AWS chain. Nothing is sent to the bucket: whether
-    /// it is there, the first operation tells.
+    /// Connects to a bucket, using the settings and the default AWS provider chain.
+    ///
+    /// Sends nothing to the bucket. Whether the bucket exists and is accessible shows with the
+    /// first operation.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when a setting is wrong.
+    /// [`ErrorKind::InvalidInput`] if a setting is invalid.
     pub async fn connect(settings: &Settings) -> Result<Self> {
         Self::connect_with(settings, Components::default()).await
     }
 
-    /// The same with parts of the program's own: HTTP client, credentials, clock, randomness.
+    /// Connects like [`SkillFs::connect`], with custom components: HTTP client, credentials, clock,
+    /// randomness.
     ///
     /// # Errors
-    /// As [`SkillFs::connect`].
+    /// Same as [`SkillFs::connect`].
     pub async fn connect_with(settings: &Settings, components: Components) -> Result<Self> {
         let store = Store::connect(settings, components).await?;
         Ok(Self::over(store, settings))
     }
 
-    /// A bucket in an embedded store; [`Embedded::create_bucket`] makes one. Of the settings,
-    /// endpoint, region and credentials are not used.
+    /// Opens a bucket in an embedded store.
+    ///
+    /// Create the bucket with [`Embedded::create_bucket`] first. The endpoint, region and
+    /// credentials in the settings are ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when a setting is wrong.
+    /// [`ErrorKind::InvalidInput`] if a setting is invalid, or if a role is set: an embedded store
+    /// has no roles.
     #[cfg(feature = "embedded")]
     pub async fn embedded(embedded: &Embedded, settings: &Settings) -> Result<Self> {
         settings.check()?;
@@ -103,10 +110,11 @@ impl SkillFs {
         Self(Arc::new(HandleState { store, settings, queues: Queues::default(), usages: quota::usages() }))
     }
 
-    /// Opens a session. No I/O; it costs microseconds.
+    /// Opens a session. Performs no I/O and takes microseconds.
     ///
-    /// Where [`Settings::role`](crate::Settings::role) is set, all that the session asks of the storage goes with
-    /// credentials of its own; the first request waits for them.
+    /// If [`Settings::role`](crate::Settings::role) is set, all requests of the session are signed
+    /// with credentials that are restricted to its mounts. The first request waits until they are
+    /// available.
     #[must_use]
     pub fn session(&self, session: &Session) -> S3Backend {
         let mounts = Mounts::of(session);
@@ -114,7 +122,7 @@ impl SkillFs {
         self.opened(session, mounts, store)
     }
 
-    /// A session for those who look after libraries: on the credentials of this process.
+    /// Opens a session that uses the credentials of the process, for administrative operations.
     pub(crate) fn own_session(&self, session: &Session) -> S3Backend {
         self.opened(session, Mounts::of(session), self.0.store.on_behalf_of(Tenant::of(session)))
     }
@@ -132,84 +140,93 @@ impl SkillFs {
         }
     }
 
-    /// How many sets of credentials this handle holds at the moment; at most
-    /// [`Role::max_scopes`](crate::Role::max_scopes).
+    /// Returns the number of sets of session credentials that this handle currently holds.
+    ///
+    /// Never exceeds [`Role::max_scopes`](crate::Role::max_scopes).
     #[must_use]
     pub fn scopes(&self) -> u64 {
         self.0.store.held_scopes()
     }
 
-    /// Sets the server's clock ahead, as this handle knows it: for tests of what time does.
+    /// Advances this handle's estimate of the server clock. For tests of time-dependent behavior.
     #[doc(hidden)]
     pub fn advance_clock(&self, by: Duration) {
         self.0.store.advance_clock(by);
     }
 
-    /// The storage on this handle's own behalf: for questions about the bucket.
+    /// The store with the credentials of the process, for requests about the bucket itself.
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// What is remembered by all sessions of this handle, and how often it helped.
+    /// Returns size and hit statistics of the cache that all sessions of this handle share.
     #[must_use]
     pub fn cache(&self) -> CacheCounts {
         self.0.store.shared_cache().counts()
     }
 
-    /// Requests sent so far by all sessions of this handle, retries included.
+    /// Returns the number of requests that all sessions of this handle have sent so far, including
+    /// retries.
     #[must_use]
     pub fn requests(&self) -> RequestCounts {
         self.0.store.requests()
     }
 }
 
-/// One session: the mounts of one user, thread and ticket, and nothing else.
+/// One agent session: the mounts of one user, thread and ticket, and nothing else.
 ///
-/// Cloning it is cheap. Every method may be called from any task. Dropping the future of one that reads
-/// has no effect; of one that writes, each file is as it was or as it was to be.
+/// Open one with [`SkillFs::session`]. Cloning is cheap, and every method may be called from any
+/// task.
 ///
-/// Paths are text or [`VirtualPath`]s. A relative one is relative to `/workspace`.
+/// Dropping the future of a read operation has no effect. Dropping the future of a write operation
+/// leaves each file either unchanged or completely written.
+///
+/// Paths are strings or [`VirtualPath`]s. A relative path is relative to `/workspace`.
 #[derive(Debug, Clone)]
 pub struct S3Backend {
     shared: Arc<HandleState>,
-    /// The storage, on behalf of this session's tenant.
+    /// The store, with the credentials and the fair-queue share of this session's tenant.
     store: Store,
     mounts: Arc<Mounts>,
-    /// The libraries behind `/skills`.
+    /// The prefixes of the libraries that are merged into `/skills`.
     libraries: Arc<LibraryPrefixes>,
     quota: Quota,
     accepts_lost_updates: bool,
-    /// Whether every answer must be as new as the question.
+    /// Whether every result must be revalidated with the server.
     fresh: bool,
-    /// What `/skills` shows, whatever becomes of the libraries.
+    /// The snapshot of `/skills` that a pinned session uses, even if the libraries change.
     pinned: Option<Arc<Union>>,
 }
 
 impl S3Backend {
-    /// The session's mounts, sorted by path.
+    /// Returns the session's mounts, sorted by path.
     pub fn mounts(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
     }
 
-    /// The same session, whose answers are as new as its questions, whatever
-    /// [`Settings::freshness`](crate::Settings::freshness) says. What is known and has not changed is not
-    /// sent again.
+    /// Returns a copy of this session that revalidates everything it reads, regardless of
+    /// [`Settings::freshness`](crate::Settings::freshness).
+    ///
+    /// Cached content that has not changed is not transferred again.
     #[must_use]
     pub fn fresh(&self) -> Self {
         Self { fresh: true, ..self.clone() }
     }
 
-    /// The session's own credentials, for other tools that shall reach what it reaches and nothing else. Only
-    /// with a [`Role`](crate::Role).
+    /// Returns temporary credentials with the permissions of this session.
+    ///
+    /// Pass them to other tools that must reach what the session reaches and nothing else. Requires
+    /// a [`Role`](crate::Role).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] without a role, without mounts, and when the session's policy is too long for
-    /// STS; [`ErrorKind::Denied`] when STS refuses.
+    /// - [`ErrorKind::InvalidInput`] if no role is configured, if the session has no mounts, or if
+    ///   its policy exceeds the STS size limit.
+    /// - [`ErrorKind::Denied`] if STS refuses to issue them.
     pub async fn credentials(&self) -> Result<SessionCredentials> {
         self.store.credentials().await
     }
 
-    /// Whether S3 itself confines the session to its mounts.
+    /// Returns whether S3 itself restricts the session to its mounts, through a role.
     #[must_use]
     pub fn is_confined(&self) -> bool {
         self.store.is_confined()
@@ -227,12 +244,12 @@ impl S3Backend {
         &self.store
     }
 
-    /// What is known, as far as this session may see it.
+    /// The cache, as far as this session may see it.
     pub(crate) fn cache(&self) -> &TenantCache {
         self.store.cache()
     }
 
-    /// Alike for what is missing and for what belongs to somebody else.
+    /// The same error for a missing path and for a path that belongs to another tenant.
     fn not_found(path: &VirtualPath) -> Error {
         let parent = path.parent().unwrap_or_else(VirtualPath::root);
         Error::new(ErrorKind::NotFound, format!("no such file or directory: `{path}`"))

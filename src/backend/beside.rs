@@ -1,6 +1,6 @@
-//! What those need who look after libraries: objects of a library and beside it, read and written by key.
+//! Access to a library's objects and sidecar documents by key, for administrative operations.
 //!
-//! The keys come from [`Library`], which makes none outside itself.
+//! The keys come from [`Library`], which only creates keys of that library.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,17 +23,19 @@ use crate::store::{
 };
 
 impl S3Backend {
-    /// The same session on one of its libraries: with the same credentials, on behalf of the same tenant.
+    /// Returns a session on one of this session's libraries, with the same credentials and tenant.
     pub(crate) fn on_library(&self, library: &Library) -> Self {
         let mounts = Mounts::of(&library.session());
         let libraries = LibraryPrefixes::new(mounts.skill_layers());
         Self { libraries, mounts: Arc::new(mounts), pinned: None, ..self.clone() }
     }
 
-    /// The SHA-256 of a file, in the version that a listing found, and its first bytes. One request.
+    /// Returns the SHA-256 of a file, in the version that a listing found, and up to `most` of its
+    /// first bytes. One request.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when it is another version now, or gone.
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if the file has been changed or deleted
+    /// since.
     pub(crate) async fn digest_listed(
         &self,
         path: &VirtualPath,
@@ -57,7 +59,8 @@ impl S3Backend {
         Ok((Digest::finish(digest), head))
     }
 
-    /// The SHA-256 of an object as it is now, and what the server says of it; `None` when there is none.
+    /// Returns the SHA-256 and the metadata of the current version of an object, or `None` if it
+    /// does not exist.
     pub(crate) async fn digest_object(&self, key: &ObjectKey) -> Result<Option<(Digest, Meta)>> {
         let fetched = self.store().get(key, ByteRange::WHOLE, Expect::Any).await?;
         let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(None) };
@@ -68,7 +71,7 @@ impl S3Backend {
         Ok(Some((Digest::finish(digest), meta)))
     }
 
-    /// An object as it is now, whole; `None` when there is none.
+    /// Returns the metadata and the complete content of an object, or `None` if it does not exist.
     pub(crate) async fn object(&self, key: &ObjectKey) -> Result<Option<(Meta, Bytes)>> {
         let fetched = self.store().get(key, ByteRange::WHOLE, Expect::Any).await?;
         let Fetched::Found { meta, mut body, .. } = fetched else { return Ok(None) };
@@ -77,7 +80,7 @@ impl S3Backend {
         Ok(Some((meta, bytes.into())))
     }
 
-    /// All objects below a prefix.
+    /// Lists all objects below a prefix.
     pub(crate) async fn objects(&self, prefix: &KeyPrefix) -> Result<Vec<(String, Meta)>> {
         let object = |item| match item {
             Listed::Object { key, meta } => Some((key, meta)),
@@ -86,7 +89,7 @@ impl S3Backend {
         Ok(Lister::new(prefix, Depth::All).all(self.store()).await?.into_iter().filter_map(object).collect())
     }
 
-    /// The names right below a prefix that have something below them.
+    /// Lists the common prefixes one level below a prefix, by name.
     pub(crate) async fn prefixes(&self, prefix: &KeyPrefix) -> Result<Vec<String>> {
         let name = |item: &Listed| match item {
             Listed::Prefix(key) => Some(key.strip_prefix(prefix.as_str())?.strip_suffix('/')?.to_owned()),
@@ -95,8 +98,10 @@ impl S3Backend {
         Ok(Lister::new(prefix, Depth::One).all(self.store()).await?.iter().filter_map(name).collect())
     }
 
-    /// Writes an object, as a type of content that its name tells. `None` when the condition does not hold;
-    /// the ETag is not known when another writer came by.
+    /// Writes an object, with a content type derived from `name`.
+    ///
+    /// Returns `None` if the condition fails. The inner ETag is `None` if the response was lost and
+    /// another writer has replaced the object since.
     pub(crate) async fn put_object(
         &self,
         key: &WritableKey,
@@ -107,7 +112,8 @@ impl S3Backend {
         self.put_new(key, name, None, self.pieces(content), condition).await
     }
 
-    /// Writes a document of a library: JSON, compressed. As [`S3Backend::put_object`].
+    /// Writes a document of a library: gzip-compressed JSON. Returns the same as
+    /// [`S3Backend::put_object`].
     pub(crate) async fn put_document(
         &self,
         key: &WritableKey,
@@ -134,10 +140,10 @@ impl S3Backend {
         })
     }
 
-    /// Copies an object, on the server. As [`S3Backend::put_object`].
+    /// Copies an object on the server. Returns the same as [`S3Backend::put_object`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is nothing to copy.
+    /// [`ErrorKind::NotFound`] if the source does not exist.
     pub(crate) async fn copy_object(
         &self,
         source: &ObjectKey,
@@ -151,7 +157,8 @@ impl S3Backend {
         self.put_new(key, name, None, self.copied(source, &seen)?, condition).await
     }
 
-    /// Whether the server honors conditions: without that, nothing can be published safely.
+    /// Checks that the server honors conditional writes, without which nothing can be published
+    /// safely.
     pub(crate) async fn check_conditions(&self, library: &Library) -> Result<()> {
         if self.store().conditional_writes(|| Ok(library.probe())).await? {
             return Ok(());
@@ -160,12 +167,13 @@ impl S3Backend {
             .with_hint("publishing needs `If-Match` and `If-None-Match`, so that no release is overwritten; use a server that honors them"))
     }
 
-    /// The time at the server, as far as it is known.
+    /// The server's current time, estimated from its responses.
     pub(crate) fn server_time(&self) -> SystemTime {
         self.store().server_time()
     }
 
-    /// Sessions of this process see at once what has changed in the session's libraries.
+    /// Invalidates the cache entries of the session's libraries, so that all sessions of this
+    /// process see a change immediately.
     pub(crate) fn library_changed(&self) {
         for layer in self.mounts.skill_layers() {
             self.cache().changed(layer.prefix());

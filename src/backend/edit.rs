@@ -1,4 +1,4 @@
-//! `edit` and `append`: changes that are made from what is there, and never lose another's.
+//! `edit` and `append`: read-modify-write operations that never overwrite a concurrent change.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -17,22 +17,23 @@ use crate::path::{IntoPath, VirtualPath};
 use crate::store::{ByteRange, Condition, Expect, Fetched, ObjectProperties, PartSource, Put, Seen, WriteId};
 use crate::text::{self, Binary, ReplaceError};
 
-/// A file that was edited.
+/// The result of an edit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Edited {
-    /// Its path.
+    /// The path of the file.
     pub path: VirtualPath,
-    /// How often the text was replaced.
+    /// The number of replacements.
     pub replacements: u64,
-    /// Its size, in bytes.
+    /// The new size of the file, in bytes.
     pub size: u64,
-    /// The ETag of what was written; `None` as in [`Written::etag`].
+    /// The ETag of the new version, or `None` as described in [`Written::etag`].
     pub etag: Option<String>,
 }
 
-/// Those of one process who change the same file wait for each other: they would only get in each
-/// other's way.
+/// One async mutex per file that is being changed.
+///
+/// Writers of the same process take turns on a file: racing each other would only cause conflicts.
 #[derive(Debug, Default)]
 pub(super) struct Queues(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
@@ -42,7 +43,7 @@ impl Queues {
         if let Some(queue) = queues.get(key).and_then(Weak::upgrade) {
             return queue;
         }
-        // Queues that nobody stands in go when there are many.
+        // Drop mutexes that nobody holds or waits for, once there are many.
         if queues.len() >= 1024 {
             queues.retain(|_, queue| queue.strong_count() > 0);
         }
@@ -52,53 +53,61 @@ impl Queues {
     }
 }
 
-/// What is changed: a version, and its content; `None` when that is too long to be sent again.
+/// The version to change, with its content. The content is `None` if it is too long to be sent
+/// again.
 type EditBase = (Seen, Option<Vec<u8>>);
 
-/// What a change makes of it.
+/// The change to apply.
 enum Revision<'a> {
     Replace { old: &'a str, new: &'a str, all: bool },
     Append(&'a Bytes),
 }
 
 impl S3Backend {
-    /// Replaces text in a file. `old` must stand there exactly once.
+    /// Replaces text in a file. `old` must occur exactly once.
     ///
-    /// The file keeps its encoding, its byte order mark and its line ends. If others change it meanwhile,
-    /// the replacement is made again in what they wrote, for up to
+    /// The file keeps its encoding, byte order mark and line endings. If another writer changes the
+    /// file concurrently, the replacement is retried on the new content for up to
     /// [`Settings::conflict_patience`](crate::Settings::conflict_patience).
     ///
-    /// Costs two requests, and two more each time that another writer was first; on a server that is not
-    /// AWS one more, once a handle.
+    /// Costs two requests, plus two for each time another writer was faster. On a server other than
+    /// AWS, the first conditional write of the handle costs one more request, which probes for
+    /// support.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when `old` is empty, absent or not unique;
-    /// [`ErrorKind::Conflict`] when others were faster all the time, or when the answer was lost and
-    /// nothing tells whether the change took effect ([`Error::may_have_taken_effect`]);
-    /// [`ErrorKind::BinaryFile`], [`ErrorKind::TooLarge`], [`ErrorKind::ReadOnly`],
-    /// [`ErrorKind::NotFound`].
+    /// - [`ErrorKind::InvalidInput`] if `old` is empty, does not occur, or occurs more than once.
+    /// - [`ErrorKind::Conflict`] if other writers were faster until the time ran out, or if the
+    ///   response was lost and it cannot be determined whether the change took effect
+    ///   ([`Error::may_have_taken_effect`]).
+    /// - [`ErrorKind::BinaryFile`] if the file is not text, [`ErrorKind::TooLarge`] if it is too
+    ///   large to edit.
+    /// - [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`], [`ErrorKind::ReadOnly`],
+    ///   [`ErrorKind::QuotaExceeded`].
     pub async fn edit(&self, path: impl IntoPath, old: &str, new: &str) -> Result<Edited> {
         self.edit_path(path.into_path()?, old, new, false).await
     }
 
-    /// Replaces text in a file wherever it stands, at least once. Else as [`S3Backend::edit`].
+    /// Replaces all occurrences of a text in a file. `old` must occur at least once.
+    ///
+    /// Otherwise behaves and costs the same as [`S3Backend::edit`].
     ///
     /// # Errors
-    /// As [`S3Backend::edit`].
+    /// Same as [`S3Backend::edit`], except that `old` need not be unique.
     pub async fn edit_all(&self, path: impl IntoPath, old: &str, new: &str) -> Result<Edited> {
         self.edit_path(path.into_path()?, old, new, true).await
     }
 
-    /// Puts bytes behind a file, and makes the file when it is not there.
+    /// Appends bytes to a file, creating it if it does not exist.
     ///
-    /// Nothing is put between, no line end either. Other writers' changes stay, as in
-    /// [`S3Backend::edit`]. A long file is put together by the server and is not downloaded.
+    /// The bytes are appended verbatim; no line ending is inserted. Concurrent changes are
+    /// preserved, as with [`S3Backend::edit`]. A long file is assembled on the server and not
+    /// downloaded.
     ///
-    /// Costs two requests as [`S3Backend::edit`]; beyond twice
-    /// [`Settings::part_bytes`](crate::Settings::part_bytes) five.
+    /// Costs two requests, like [`S3Backend::edit`], or five for a file larger than twice
+    /// [`Settings::part_bytes`](crate::Settings::part_bytes).
     ///
     /// # Errors
-    /// As [`S3Backend::edit`], but for what is said of `old`.
+    /// Same as [`S3Backend::edit`], except those about `old`.
     pub async fn append(&self, path: impl IntoPath, content: impl Into<Bytes>) -> Result<Written> {
         self.append_path(path.into_path()?, content.into()).await
     }
@@ -133,7 +142,7 @@ impl S3Backend {
         let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let conditional = self.conditions(target).await?;
         let queue = self.shared.queues.of(key.as_str());
-        // Who waited in vain tries once all the same.
+        // If the lock is not acquired in time, still make one attempt.
         let _turn = tokio::time::timeout_at(deadline, queue.lock()).await.ok();
         let id = self.store().write_id()?;
         let mut rounds = 0;
@@ -142,7 +151,7 @@ impl S3Backend {
             let overtaken = match made {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => None,
-                // It changed while it was being read.
+                // The file changed while it was being read.
                 Err(error) if error.kind() == ErrorKind::Conflict && !error.may_have_taken_effect() => {
                     Some(error)
                 }
@@ -161,7 +170,7 @@ impl S3Backend {
         }
     }
 
-    /// Makes the change once; `None` when another writer was first.
+    /// Makes one attempt at the change. Returns `None` if another writer was faster.
     async fn change_once(
         &self,
         target: &Target,
@@ -192,14 +201,14 @@ impl S3Backend {
                 content.extend_from_slice(more);
                 (self.pieces(content.into()), 0)
             }
-            // A long file as it is, and more behind it.
+            // Let the server copy a long file, and upload only what is appended.
             (Some((seen, None)), Revision::Append(more)) => {
                 let mut pieces = self.copied(key.key(), &seen)?;
                 pieces.extend(self.pieces((*more).clone()).into_iter().filter(|piece| piece.len() > 0));
                 (pieces, 0)
             }
             (Some((seen, Some(content))), Revision::Replace { old, new, all }) => {
-                // What a read takes, or no more than it was.
+                // The result must stay readable, unless the file was larger than that before.
                 let most = self.shared.settings.max_read_bytes.max(seen.meta.size);
                 let (content, count) = text::replace(&content, old, new, *all, most)
                     .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
@@ -227,7 +236,8 @@ impl S3Backend {
         }
     }
 
-    /// What is there, with its content if that is needed and not too long. One request.
+    /// Reads the current version, with its content if that is small enough to be sent again. One
+    /// request.
     async fn base(
         &self,
         path: &VirtualPath,
@@ -250,11 +260,13 @@ impl S3Backend {
         Ok(Some((Seen { meta, properties: *properties }, content)))
     }
 
-    /// Why there is no file to change: a directory, a name that lacks its `.md`, or nothing.
+    /// Explains why there is no file to change: the path is a directory, lacks its `.md`, or does
+    /// not exist.
     pub(super) async fn nothing_there(&self, path: &VirtualPath) -> Error {
         let why = async {
             let entry = self.fresh().stat(path).await?;
-            // What changes a file adds no `.md`: a directory of this very name comes before such a file.
+            // Write operations do not append `.md`, so a directory with this exact name takes
+            // precedence over such a file.
             Ok(match entry.is_directory() || self.is_literal_directory(path).await? {
                 true => is_directory(path),
                 false => Self::not_found(path).with_hint(format!(

@@ -1,7 +1,8 @@
-//! One version of a file: where it is, what is known of it, and how its bytes are read.
+//! One version of a file: its location, its cached content, and how its bytes are read.
 //!
-//! What a path means is a [`Node`]. A [`File`] says which [`Version`] of its object it is, and [`S3Backend::open`] is the
-//! one place where a reader asks for bytes of it: it never takes another version for this one.
+//! A path resolves to a [`Node`]. A [`File`] records which [`Version`] of its object it is.
+//! [`S3Backend::open`] is the only function that requests its bytes, and never returns bytes of
+//! another version.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use crate::text::{self, Binary, HEAD_BYTES, LineWindow};
 pub(super) const BYTES_ASKED: &str = "bytes were requested";
 pub(super) const RANGES: Hint = Hint::Plain(Cow::Borrowed("read it in byte ranges"));
 
-/// More bytes are hashed on a blocking thread.
+/// Content larger than this is hashed on a blocking thread.
 const MANY_BYTES: usize = 256 * 1024;
 
-/// What a path means, by the rules of `read` and `stat`.
+/// What a path resolves to, by the rules of `read` and `stat`.
 #[derive(Debug, Clone)]
 pub(super) enum Node {
     File(File),
@@ -41,12 +42,12 @@ impl Node {
         }
     }
 
-    /// Whether it is this version of a file, with what a reader wants of its content.
+    /// Whether this is the same version of a file, with the content that the reader needs.
     pub(super) fn tells_of(&self, file: &File, want: Want) -> bool {
         matches!(self, Self::File(known) if known.meta.same_version(&file.meta) && want.is_met_by(&known.content))
     }
 
-    /// The file; what else it is, is an error.
+    /// Returns the file, or an error if this is anything else.
     pub(super) fn file(&self, path: &VirtualPath) -> Result<&File> {
         match self {
             Self::File(file) => Ok(file),
@@ -71,7 +72,7 @@ impl Cached for Node {
 /// A file.
 #[derive(Debug, Clone)]
 pub(super) struct File {
-    /// The real path: with `.md`, where that was added.
+    /// The actual path, including `.md` if it was added.
     pub(super) path: VirtualPath,
     pub(super) key: ObjectKey,
     pub(super) meta: Meta,
@@ -82,31 +83,31 @@ pub(super) struct File {
 /// Which version of an object a file is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Version {
-    /// Whichever is there.
+    /// Whichever version is current.
     Latest,
-    /// The one with the file's ETag, and no other.
+    /// Exactly the version with the file's ETag.
     Exact,
-    /// The only one that there ever is: the content of a published file.
+    /// The immutable content of a published file.
     Blob(Blob),
 }
 
-/// Some bytes of a file.
+/// An opened file.
 pub(super) enum Opened {
-    /// All of them are known.
+    /// All bytes are cached.
     Known(File),
-    /// They are on their way; or there is nothing to read, because the range starts at the end.
+    /// A response body; `None` if the range starts at or past the end.
     Body { path: VirtualPath, meta: Meta, body: Option<Box<Body>> },
 }
 
-/// What is known of the content of one version.
+/// The content of one version, as far as it was read.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
     Unread,
     Text(Arc<KnownText>),
     Bytes(Bytes),
-    /// The beginning of a text that is too long to keep.
+    /// The beginning of a text that is too long to cache.
     Head(Bytes),
-    /// No text, but this type.
+    /// Not text, with its MIME type.
     Binary(&'static str),
 }
 
@@ -116,7 +117,7 @@ pub(super) struct KnownText {
     pub(super) lines: u64,
 }
 
-/// Lets a known text be bytes without a copy.
+/// Exposes cached text as bytes without a copy.
 struct TextBytes(Arc<KnownText>);
 
 impl AsRef<[u8]> for TextBytes {
@@ -136,7 +137,7 @@ impl Content {
         }
     }
 
-    /// All bytes, where they are known.
+    /// Returns all bytes, if they are cached.
     pub(super) fn bytes(&self) -> Option<Bytes> {
         match self {
             Self::Bytes(bytes) => Some(bytes.clone()),
@@ -154,23 +155,24 @@ impl Content {
     }
 }
 
-/// What a reader wants.
+/// What a reader needs of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Want {
     Text,
     Bytes,
-    /// Only what `stat` tells.
+    /// Only metadata, for `stat`.
     Meta,
 }
 
 impl Want {
-    /// How much is asked for at first: of a text no more than tells whether it is one.
+    /// The range of the first request. For text, it covers only what is needed to tell text from
+    /// binary.
     pub(super) fn range(self) -> ByteRange {
         let end = (self != Self::Bytes).then_some(HEAD_BYTES as u64);
         ByteRange { start: 0, end }
     }
 
-    /// Callers with the same want share a fetch.
+    /// The single-flight key: callers with the same needs share a fetch.
     pub(super) fn detail(self) -> Detail {
         Detail::Kind(match self {
             Self::Text => "text",
@@ -189,12 +191,14 @@ impl Want {
 }
 
 impl S3Backend {
-    /// Asks for some bytes of a file, which is not empty. `None` when its object is gone. Verified where it is all of
-    /// a blob.
+    /// Requests some bytes of a file, which must not be empty. Returns `None` if its object is
+    /// gone.
+    ///
+    /// A blob that is read completely is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when it is another version now; [`ErrorKind::Corrupt`] for a blob that is not what was
-    /// published.
+    /// [`ErrorKind::Conflict`] if the file has another version now; [`ErrorKind::Corrupt`] if a
+    /// blob is not what was published.
     pub(super) async fn open(&self, file: &File, range: ByteRange) -> Result<Option<(Meta, Box<Body>)>> {
         let File { path, key, meta, version, .. } = file;
         let expect = match (version, meta.etag.as_deref()) {
@@ -216,7 +220,8 @@ impl S3Backend {
                 Err(Body::wrong_size().during("read", path))
             }
             (Fetched::Found { meta, body, .. }, Version::Latest) => Ok(Some((meta, body))),
-            // A server that ignores `If-Match` must not have another version taken for this one.
+            // A server that ignores `If-Match` may return another version: never accept it for this
+            // one.
             (Fetched::Found { meta: now, body, .. }, Version::Exact)
                 if meta.etag.is_none() || meta.same_version(&now) =>
             {
@@ -228,7 +233,7 @@ impl S3Backend {
         }
     }
 
-    /// More bytes of a file some of which were read.
+    /// Requests more bytes of a file of which some have been read.
     pub(super) async fn open_part(&self, file: &File, range: ByteRange) -> Result<Box<Body>> {
         match self.open(file, range).await? {
             Some((_, body)) => Ok(body),
@@ -236,7 +241,8 @@ impl S3Backend {
         }
     }
 
-    /// Takes in what a reader wants of a body: the file is known from then on as this version of it.
+    /// Reads what the reader needs from a body into `file.content`. Fetches the rest of a text that
+    /// is small enough to cache.
     pub(super) async fn receive(&self, file: &mut File, want: Want, mut body: Box<Body>) -> Result<()> {
         let path = &file.path.clone();
         if want == Want::Bytes {
@@ -245,7 +251,7 @@ impl S3Backend {
         let size = file.meta.size;
         let mut bytes = Vec::new();
         if size <= self.cache().largest().min(self.shared.settings.max_read_bytes) {
-            // Room for the rest as well, where that is going to be read.
+            // Reserve space for the rest as well, if it is going to be read.
             bytes.reserve_exact(usize::try_from(size).unwrap_or(0));
         }
         body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("read", path))?;
@@ -254,7 +260,7 @@ impl S3Backend {
         } else if size <= bytes.len() as u64 {
             Content::of_text(text::decode(bytes))
         } else {
-            // Refuse a large binary before the rest of it is asked for.
+            // Reject a large binary before requesting the rest of it.
             match text::sniff(&bytes) {
                 Err(Binary(mime)) => Content::Binary(mime),
                 Ok(_) if size <= self.shared.settings.max_read_bytes => {
@@ -283,7 +289,7 @@ impl S3Backend {
     }
 }
 
-/// Checks content that is held already.
+/// Verifies the digest of content that is in memory.
 async fn verified(bytes: Vec<u8>, sha256: Digest) -> Result<Vec<u8>> {
     let large = bytes.len() > MANY_BYTES;
     let check =
@@ -343,7 +349,7 @@ pub(super) fn no_etag(path: &VirtualPath) -> Error {
     Unreturned::NoEtag(path).into()
 }
 
-/// One whose object was never read again while it kept changing.
+/// The file changed on every attempt to read it.
 pub(super) fn keeps_changing(path: &VirtualPath) -> Error {
     Unreturned::KeepsChanging(path).into()
 }

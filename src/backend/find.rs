@@ -1,4 +1,4 @@
-//! `glob`, and the files that `glob` and `grep` go through: one flat listing, as it arrives.
+//! `glob`, and the candidate files of `glob` and `grep`: one flat listing, streamed page by page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::options::setters;
 use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::pattern::Pattern;
 
-/// So many files are found unless told.
+/// The default limit of [`S3Backend::glob`].
 const MOST_FILES: usize = 10_000;
 
 /// Which files to find, and where.
@@ -56,22 +56,22 @@ impl<P: Into<String>> From<P> for Glob {
     }
 }
 
-/// What [`S3Backend::glob`] found.
+/// The result of [`S3Backend::glob`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GlobResult {
-    /// The files, sorted by path bytes.
+    /// The matching files, sorted by path bytes.
     pub entries: Vec<Entry>,
-    /// Whether there are more than were asked for.
+    /// Whether there are more matches than the limit.
     pub truncated: bool,
-    /// Keys that no path can name, among those that were looked at.
+    /// The number of listed keys that no path can name.
     pub hidden: u64,
 }
 
 /// Counts the keys that no path can name.
 pub(super) type Hidden = Arc<AtomicU64>;
 
-/// Parses a pattern. A large one takes its time, and the runtime has other things to do.
+/// Parses a pattern on a blocking thread, because compiling a large one takes a while.
 pub(super) async fn parsed(pattern: String) -> Result<Pattern> {
     tokio::task::spawn_blocking(move || Pattern::parse(&pattern)).await.map_err(|error| {
         Error::new(ErrorKind::Internal, "the pattern could not be read").with_source(error)
@@ -82,20 +82,25 @@ pub(super) async fn parsed(pattern: String) -> Result<Pattern> {
 #[derive(Debug, Clone)]
 pub(super) struct Root {
     pub(super) path: VirtualPath,
-    /// Whether the caller named it: then it must be there.
+    /// Whether the caller named it explicitly: then it must exist.
     named: bool,
 }
 
 impl S3Backend {
-    /// The files that match a pattern, sorted by path bytes; up to 10,000, and whether there are more.
+    /// Returns the files that match a glob pattern, sorted by path bytes.
     ///
-    /// `*` and `?` match within a name, `**` any number of directories, `{a,b}` and `[a-z]` as in a shell.
-    /// A pattern without `/` matches names at any depth, one with `/` the path below `root`; a leading `/`
-    /// anchors it there. Names that begin with a dot match only where the dot is written.
+    /// `*` and `?` match within a name, `**` matches any number of directories, and `{a,b}` and
+    /// `[a-z]` work as in a shell. A pattern without `/` matches names at any depth. A pattern with
+    /// `/` matches the path below `root`, and a leading `/` anchors it there. Names that start with
+    /// a dot match only if the pattern spells out the dot.
     ///
-    /// Without a `root` the search starts in `/workspace`, or at `/` when the pattern begins with `/`.
+    /// Without a `root`, the search starts in `/workspace`, or at `/` if the pattern starts with
+    /// `/`.
     ///
-    /// Costs one request for every 1,000 keys below the directories that the pattern writes out.
+    /// Returns up to 10,000 files, and whether there are more. Use [`S3Backend::glob_limited`] for
+    /// another limit.
+    ///
+    /// Costs one request per 1,000 keys below the directories that the pattern spells out.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when the pattern is none,
@@ -131,7 +136,7 @@ impl S3Backend {
         .boxed()
     }
 
-    /// Where a search starts when it is told, and when it is not.
+    /// Determines where a search starts, with or without an explicit root.
     pub(super) fn search_root(&self, root: Option<&str>, pattern: Option<&str>) -> Result<Root> {
         if let Some(root) = root {
             return Ok(Root { path: VirtualPath::parse(root)?, named: true });
@@ -145,7 +150,8 @@ impl S3Backend {
         Ok(Root { path, named: false })
     }
 
-    /// The files below a directory that match, in key order; a file that is named itself is one.
+    /// Streams the matching files below a directory, in key order. If the root is a file, it is the
+    /// only candidate.
     pub(super) fn candidates(
         &self,
         root: Root,
@@ -161,18 +167,18 @@ impl S3Backend {
     }
 }
 
-/// A search on its way: the files of a walk that match.
+/// A search in progress: the matching files of a walk.
 struct Search {
     backend: S3Backend,
     root: Root,
     pattern: Option<Pattern>,
     hidden: Hidden,
-    /// `None` before the start.
+    /// `None` before the search has started.
     walk: Option<Walk>,
 }
 
 impl Search {
-    /// The matches of the next page.
+    /// Returns the matches of the next page.
     async fn next(&mut self) -> Result<Option<Vec<Candidate>>> {
         let walk = match &mut self.walk {
             Some(walk) => walk,
@@ -183,7 +189,7 @@ impl Search {
         };
         let page = match walk.next().await {
             Ok(page) => page,
-            // A pattern may lead to what is not there, or is a file: nothing matches.
+            // The directories of a pattern may not exist, or may be files: then nothing matches.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotDirectory) => None,
             Err(error) => return Err(error),
         };
@@ -201,15 +207,15 @@ impl Search {
         Ok(Some(page.items.into_iter().filter_map(wanted).collect()))
     }
 
-    /// What to list: all below the root, or no more than the pattern can match.
+    /// Determines what to list: everything below the root, or only what the pattern can match.
     fn start(&self) -> Result<VecDeque<WalkRoot>> {
-        // An error of the root itself comes before all others.
+        // Errors about the root itself take precedence.
         self.backend.place(&self.root.path)?;
         let mut top = self.root.path.clone();
         for name in self.pattern.iter().flat_map(Pattern::directories) {
             match top.join_exact(&name) {
                 Some(below) => top = below,
-                // No file can lie there.
+                // No file can have such a path.
                 None => return Ok(VecDeque::new()),
             }
         }
@@ -218,7 +224,7 @@ impl Search {
         }
         match self.backend.place(&top) {
             Ok(place) => Ok(place.into_iter().collect()),
-            // A pattern may name what no file can be called; but its mount must be there.
+            // A pattern may contain names that no file can have, but its mount must exist.
             Err(error) if self.root.path.is_root() && error.kind() == ErrorKind::NotFound => Err(error),
             Err(_) if top != self.root.path => Ok(VecDeque::new()),
             Err(error) => Err(error),
@@ -231,21 +237,21 @@ impl Search {
         relative.is_some_and(|relative| pattern.matches(relative.trim_start_matches('/')))
     }
 
-    /// Nothing was listed. A mount may be empty, and a pattern may match nothing; but a root that was
-    /// named must be there, and may be a file.
+    /// Called when nothing was listed. A mount may be empty, and a pattern may match nothing, but
+    /// an explicit root must exist, and may be a file.
     async fn nothing_listed(&self) -> Result<Option<Candidate>> {
         let root = &self.root.path;
         if !self.root.named || root.is_root() || self.backend.mounts().any(|mount| mount.path() == root) {
             return Ok(None);
         }
-        // Where the pattern led further down, the root itself was not listed.
+        // If the pattern narrowed the listing, the root itself was not listed.
         let narrowed = self.pattern.as_ref().is_some_and(|pattern| !pattern.directories().is_empty());
         let file = match self.backend.unlisted(root, !narrowed).await? {
             Unlisted::File(file) => file,
             Unlisted::Directory => return Ok(None),
             Unlisted::Nothing => return Err(S3Backend::not_found(root)),
         };
-        // A file is its own name below itself.
+        // A file is matched by its name.
         let name = root.name().unwrap_or_default();
         let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(name));
         Ok(matches.then_some(file))

@@ -1,4 +1,4 @@
-//! `grep`: the lines that match, over many files at once.
+//! `grep`: searches many files concurrently for matching lines.
 
 use std::io;
 use std::sync::Arc;
@@ -23,22 +23,23 @@ use crate::search::{Hits, Line, Meaning, Query};
 use crate::store::Body;
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
-/// Files that are read at once.
+/// How many files are read concurrently.
 const AT_ONCE: usize = 64;
 
-/// Longer files are searched as they stream by, off the runtime.
+/// Larger files are searched while they stream, on a dedicated thread.
 const WHOLE_BYTES: u64 = 256 * 1024;
 
-/// In such blocks, so that what is found does not depend on how the network cuts them.
+/// Streamed files are decoded in blocks of this size, so that the result does not depend on how the
+/// network splits them.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// So many of them at once.
+/// How many large files are searched concurrently.
 const LONG_FILES_AT_ONCE: usize = 8;
 
-/// So many matches are found unless told.
+/// The default of [`Grep::max_matches`].
 const MOST_MATCHES: u64 = 1_000;
 
-/// What to search for, and where.
+/// A search query for [`S3Backend::grep`].
 ///
 /// ```
 /// use skillfs::Grep;
@@ -48,22 +49,22 @@ const MOST_MATCHES: u64 = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grep {
-    /// The text to find, as it stands; an expression with [`Grep::regex`].
+    /// The text to find. Taken literally unless [`Grep::regex`] is set.
     pub pattern: String,
-    /// Where to search: a directory, or a file. `None` is `/workspace`; it is `/` without one, or when the
-    /// glob begins with `/`.
+    /// The directory or file to search. Defaults to `/workspace`, or to `/` if the session has no
+    /// workspace or the glob starts with `/`.
     pub root: Option<String>,
-    /// Only in files that match this pattern, as in [`S3Backend::glob`].
+    /// Search only files that match this pattern, as in [`S3Backend::glob`].
     pub glob: Option<String>,
     /// Whether the pattern is a regular expression.
     pub regex: bool,
-    /// Whether `a` is `A`.
+    /// Whether to ignore case.
     pub ignore_case: bool,
-    /// How many lines before and behind each match come along; up to 1,000.
+    /// How many lines to include before and after each match, up to 1,000.
     pub context: usize,
-    /// The most matches of one file; `None` is no limit of its own.
+    /// The maximum number of matches per file. `None` means no limit per file.
     pub max_per_file: Option<u64>,
-    /// The most matches in all. Default 1,000.
+    /// The maximum number of matches in total. Defaults to 1,000.
     pub max_matches: u64,
 }
 
@@ -80,7 +81,7 @@ impl Grep {
 }
 
 impl Grep {
-    /// Everything as it is by default.
+    /// Creates a query for a literal text, with all options at their defaults.
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {
             pattern: pattern.into(),
@@ -95,20 +96,20 @@ impl Grep {
     }
 }
 
-/// A line that matches, or one around it.
+/// A matching line, or a context line around a match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GrepLine {
     /// The file.
     pub path: VirtualPath,
-    /// The number of the line, from 1.
+    /// The line number, starting at 1.
     pub line: u64,
-    /// The line without its `\n`; of a very long one the first 16 KiB.
+    /// The line without its `\n`. A very long line is cut after 16 KiB.
     pub text: String,
-    /// Whether it only stands around a match.
+    /// Whether this is a context line and not a match.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub context: bool,
-    /// Whether the line is longer than its text.
+    /// Whether the line is longer than `text`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
 }
@@ -119,61 +120,64 @@ pub struct GrepLine {
 pub struct NotSearched {
     /// The file.
     pub path: VirtualPath,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
-/// What was found in one file.
+/// The matches in one file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FileHits {
     /// The file.
     pub path: VirtualPath,
-    /// Matches and the lines around them, in order.
+    /// Matching lines and their context, in order.
     pub lines: Vec<GrepLine>,
-    /// How many of the lines match.
+    /// The number of matching lines.
     pub matches: u64,
-    /// Whether the file has more matches than are told.
+    /// Whether the file has more matches than are returned.
     pub truncated: bool,
-    /// Whether it was left out because it is no text.
+    /// Whether the file was skipped because it is not text.
     pub binary: bool,
-    /// Why it was not searched, if it was not.
+    /// Why the file could not be searched, if it could not.
     pub failed: Option<String>,
 }
 
-/// What [`S3Backend::grep`] found, and what it did not look at.
+/// The result of [`S3Backend::grep`].
 #[derive(Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct GrepResult {
-    /// Matches and the lines around them, by path bytes and number.
+    /// Matching lines and their context, sorted by path bytes and line number.
     pub lines: Vec<GrepLine>,
-    /// How many of the lines match.
+    /// The number of matching lines.
     pub matches: u64,
-    /// Whether there are, or may be, more matches than are told.
+    /// Whether there are, or may be, more matches than are returned.
     pub truncated: bool,
-    /// How many files were searched.
+    /// The number of files that were searched.
     pub searched: u64,
-    /// How many files were left out because they are no text.
+    /// The number of files that were skipped because they are not text.
     pub binary: u64,
-    /// Files that could not be searched, and why.
+    /// Files that could not be searched, with the reason.
     pub not_searched: Vec<NotSearched>,
-    /// Keys that no path can name, among those that were looked at.
+    /// The number of listed keys that no path can name.
     pub hidden: u64,
 }
 
 impl S3Backend {
-    /// Finds lines in files: literally by default, with a regular expression on request.
+    /// Searches files for lines that match a literal text or a regular expression.
     ///
-    /// Text is what [`S3Backend::read`] takes for text, in all its encodings. Binary files are left out
-    /// and counted. The order is always that of path bytes and line numbers, and with a limit the first
-    /// matches in that order are told.
+    /// Files are decoded as by [`S3Backend::read`], in all supported encodings. Binary files are
+    /// skipped and counted. Results are always sorted by path bytes and line number; if there are
+    /// more than [`Grep::max_matches`], the first ones in that order are returned.
     ///
-    /// Costs one request for every 1,000 keys and one for each file that is not empty; up to 64 files are
-    /// read at once.
+    /// Costs one request per 1,000 keys, and one per file that is not empty and not cached. Reads
+    /// up to 64 files concurrently.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when pattern or glob are none; [`ErrorKind::NotFound`] when the root is
-    /// not there; what the storage says when it cannot be reached. A file that alone cannot be read is in
+    /// - [`ErrorKind::InvalidInput`] if the pattern or the glob is malformed.
+    /// - [`ErrorKind::NotFound`] if the root does not exist.
+    /// - Errors that affect all files, such as an unreachable server.
+    ///
+    /// A single file that cannot be read is not an error. It is listed in
     /// [`GrepResult::not_searched`].
     #[instrument(name = "grep", skip_all, fields(pattern = query.pattern, root = query.root))]
     pub async fn grep(&self, query: &Grep) -> Result<GrepResult> {
@@ -196,9 +200,11 @@ impl S3Backend {
         Ok(result)
     }
 
-    /// The files with what was found in them, as they are searched, by path bytes: also those without a
-    /// match. Dropping the stream ends the search. Errors are those of [`S3Backend::grep`]; the stream
-    /// ends behind one. [`Grep::max_matches`] holds for each file.
+    /// Streams the result of each file as it is searched, by path bytes, including files without a
+    /// match.
+    ///
+    /// Dropping the stream ends the search. Yields the same errors as [`S3Backend::grep`], and ends
+    /// after the first one. [`Grep::max_matches`] applies to each file.
     pub fn grep_stream(&self, query: &Grep) -> BoxStream<'static, Result<FileHits>> {
         self.grep_counting(query, Hidden::default())
     }
@@ -212,7 +218,7 @@ impl S3Backend {
             };
             let root = backend.search_root(query.root.as_deref(), query.glob.as_deref())?;
             let most = query.max_per_file.unwrap_or(u64::MAX).min(query.max_matches);
-            // A large expression takes its time.
+            // Compiling a large expression takes a while.
             let compile = move || {
                 let meaning = Meaning { regex: query.regex, ignore_case: query.ignore_case };
                 Query::new(&query.pattern, meaning, query.context, most)
@@ -230,7 +236,7 @@ impl S3Backend {
                         let (backend, query) = (searched.clone(), query.clone());
                         let long_files = long_files.clone();
                         async move {
-                            // A thread each, and they are bounded.
+                            // Each large file takes a thread: limit how many.
                             let _turn = match found.meta().size > WHOLE_BYTES {
                                 true => long_files.acquire().await.ok(),
                                 false => None,
@@ -246,7 +252,7 @@ impl S3Backend {
         .boxed()
     }
 
-    /// Searches one file; `None` when it is gone.
+    /// Searches one file. Returns `None` if it has been deleted.
     async fn search_file(&self, file: Candidate, query: Arc<Query>) -> Result<Option<FileHits>> {
         let mut hits = FileHits {
             path: file.path.clone(),
@@ -270,7 +276,7 @@ impl S3Backend {
             }
             Ok(Searched::Binary) => hits.binary = true,
             Ok(Searched::Gone) => return Ok(None),
-            // The others may do better; when the storage is out of reach, none will.
+            // Errors about this file alone do not end the search. An unreachable server does.
             Err(error) => match error.kind() {
                 ErrorKind::Denied | ErrorKind::Conflict | ErrorKind::Corrupt | ErrorKind::TooLarge => {
                     hits.failed = Some(error.message().to_owned());
@@ -301,7 +307,7 @@ impl S3Backend {
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
             let decode = move || Content::of_text(text::decode(bytes));
             let (hits, content) = search_whole(path, query, decode).await?;
-            // As a reader would know it.
+            // Cache it as a reader would.
             if file.version == Version::Latest {
                 (file.meta, file.version) = (meta, Version::Exact);
             }
@@ -309,7 +315,7 @@ impl S3Backend {
             self.cache().put(&key, moment, Node::File(file));
             return Ok(hits);
         }
-        // The head decides, before the rest is waited for.
+        // The head tells text from binary before the rest is waited for.
         let mut head = BytesMut::new();
         while head.len() < HEAD_BYTES
             && let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("search", path))?
@@ -324,7 +330,7 @@ impl S3Backend {
             match self.search_stream(path, head, body, decoder, query).await? {
                 Ok(hits) => return Ok(Searched::Hits(hits)),
                 Err(StreamError::Binary(_)) => return Ok(Searched::Binary),
-                // Happens once: only UTF-8 can turn out to be something else.
+                // Happens at most once: only presumed UTF-8 can turn out to be another encoding.
                 Err(StreamError::Legacy(legacy)) => encoding = legacy,
             }
             match self.open_candidate(found, &file).await? {
@@ -334,7 +340,8 @@ impl S3Backend {
         }
     }
 
-    /// Decodes a long file piece by piece, from those that wait already, and searches it on a thread that may block.
+    /// Decodes a large file block by block, starting with the bytes in `waiting`, and searches it
+    /// on a dedicated thread that may block.
     async fn search_stream(
         &self,
         path: &VirtualPath,
@@ -346,10 +353,10 @@ impl S3Backend {
         let (text, pieces) = mpsc::channel::<Bytes>(4);
         let (found, search) = oneshot::channel();
         let query = query.clone();
-        // A thread of its own: it waits for the storage, and the runtime's threads for such work are
-        // what the embedded store itself needs.
+        // Not `spawn_blocking`: this thread waits for the storage, and the embedded store needs the
+        // threads of the blocking pool itself.
         let searching = std::thread::Builder::new().name("skillfs-grep".to_owned()).spawn(move || {
-            // Nobody listens any more when the search was given up.
+            // The receiver is gone if the search was canceled.
             let _ = found.send(query.search_reader(PieceReader { pieces, piece: Bytes::new() }));
         });
         searching.map_err(|e| broke_off(path, e))?;
@@ -369,7 +376,7 @@ impl S3Backend {
                     break;
                 }
             };
-            // Nobody listens any more when enough was found.
+            // The search hangs up once it has enough matches.
             if last || !listens {
                 break;
             }
@@ -377,14 +384,15 @@ impl S3Backend {
         drop(text);
         let hits = search.await.map_err(|e| broke_off(path, e))?;
         match (hits, undecodable) {
-            // A search that was over before does not mind how much of the rest has come meanwhile.
+            // If the search ended early, an undecodable block after that point does not matter.
             (Ok(hits), Some(error)) if !hits.truncated => Ok(Err(error)),
             (hits, _) => hits.map(Ok).map_err(|e| not_searchable(path, &e)),
         }
     }
 }
 
-/// Searches a text that is not long, off the runtime: an expression may take its time with it, too.
+/// Searches a short text on a blocking thread, because even that can take a while with a complex
+/// expression.
 async fn search_whole(
     path: &VirtualPath,
     query: &Arc<Query>,
@@ -404,14 +412,14 @@ async fn search_whole(
 }
 
 impl GrepResult {
-    /// Adds the lines of a file as far as the limit allows; whether the search goes on.
+    /// Adds the lines of a file, up to the limit. Returns whether the search continues.
     fn add(&mut self, lines: Vec<GrepLine>, query: &Grep) -> bool {
         let mut last = None;
         for line in lines {
             if !line.context {
                 if self.matches == query.max_matches {
                     self.truncated = true;
-                    // What was to stand before it has no reason to stand there.
+                    // Remove the leading context of a match that is not returned.
                     let reach = last.map_or(0, |last| last + query.context as u64);
                     let behind =
                         |kept: &GrepLine| kept.context && kept.path == line.path && kept.line > reach;
@@ -425,7 +433,7 @@ impl GrepResult {
             }
             self.lines.push(line);
         }
-        // Whether there is more need not be found out twice.
+        // The limit is reached, and we already know that there is more.
         !(self.truncated && self.matches >= query.max_matches)
     }
 }
@@ -447,7 +455,7 @@ fn broke_off(path: &VirtualPath, error: impl Into<Box<dyn std::error::Error + Se
         .with_source(error)
 }
 
-/// Pieces of text as something to read. Waits for them.
+/// Presents the blocks from a channel as a blocking reader.
 struct PieceReader {
     pieces: mpsc::Receiver<Bytes>,
     piece: Bytes,

@@ -1,16 +1,18 @@
-//! The libraries behind `/skills`: which are published and which are plain, and what each contains.
+//! Fetches the libraries that make up `/skills`: which are published, which are plain, and what
+//! each contains.
 //!
-//! A library with an index that says `published` is exactly what the index says; it is never listed. Any other is
-//! plain: whatever its keys are. What is fetched follows from what is known:
+//! A library whose index says `published` contains exactly what the index says, and is never
+//! listed. Any other library is plain and contains whatever its keys are. What is requested depends
+//! on what is cached:
 //!
-//! | known as | requests |
+//! | cached | requests |
 //! |---|---|
-//! | published | its index, conditional on the version that is known |
-//! | plain, or a user's own that nothing is known of | its index and a listing, concurrently |
-//! | a shared one that nothing is known of | its index; a listing only if it turns out to be plain |
+//! | a published library | its index, conditional on the cached version |
+//! | a plain library, or nothing about a user library | its index and a listing, concurrently |
+//! | nothing about a shared library | its index; a listing only if it turns out to be plain |
 //!
-//! An index that is damaged or too new is an error, never a reason to list. A process that holds a good one keeps
-//! serving that.
+//! An index that is damaged or too new is an error and never a reason to fall back to a listing. A
+//! process that has a valid index cached keeps serving that one.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -30,18 +32,19 @@ use crate::mount::{Directory, Layer};
 use crate::path::{SKILLS, VirtualPath};
 use crate::store::{ByteRange, Expect, Fetched, Lister};
 
-/// How often an index is read again when it is written meanwhile.
+/// How many times an index is read if it is replaced during the read.
 const ATTEMPTS: u32 = 3;
 
-/// An index of this size is decoded on a blocking thread.
+/// An index of at least this size is decoded on a blocking thread.
 const LARGE_INDEX: usize = 16 * 1024;
 
-/// What is known of a library's index.
+/// The cached state of a library's index.
 #[derive(Debug, Clone)]
 struct KnownIndex {
-    /// `None` when there is no index.
+    /// `None` if there is no index.
     etag: Option<String>,
-    /// What the index says; `None` for a plain library, and why where it cannot be used.
+    /// The contents according to the index. `None` for a plain library, or the reason why the index
+    /// cannot be used.
     published: Result<Option<Arc<View>>, Unreadable>,
 }
 
@@ -60,7 +63,7 @@ impl Cached for KnownIndex {
         Some(self.view().map_or(100, |view| view.weight()))
     }
 
-    /// Users of a shared library read its index once each, and go on with one view of it.
+    /// Each user of a shared library reads its index once, and then shares a single view of it.
     fn is_same(&self, known: &Self) -> bool {
         match (self.view(), known.view()) {
             (Some(view), Some(known_view)) => self.etag == known.etag && view == known_view,
@@ -83,7 +86,7 @@ impl Cached for PlainListing {
     }
 }
 
-/// All layers together.
+/// The merged view of all layers, and the age of its oldest layer.
 #[derive(Debug)]
 struct UnionAt {
     union: Arc<Union>,
@@ -91,7 +94,7 @@ struct UnionAt {
 }
 
 impl Cached for UnionAt {
-    /// One with a broken layer is not kept: the next caller tries again.
+    /// A union with a broken layer is not cached, so the next caller tries again.
     fn weight(&self) -> Option<u64> {
         self.union.broken.is_none().then(|| self.union.weight())
     }
@@ -106,36 +109,36 @@ impl Cached for UnionAt {
 }
 
 impl S3Backend {
-    /// All of `/skills`.
+    /// Returns the union for all of `/skills`.
     pub(crate) async fn union_all(&self) -> Result<Arc<Union>> {
         self.union("").await
     }
 
-    /// The part of `/skills` below the first name of a path. Skills that hide each other share it, so this is
-    /// enough to tell what is seen there.
+    /// Returns the union for the first segment of a path. Skills that shadow each other share that
+    /// segment, so this is enough to determine what is visible there.
     pub(crate) async fn union_of_first(&self, path: &VirtualPath) -> Result<Arc<Union>> {
         self.union(path.below_mount().split('/').next().unwrap_or_default()).await
     }
 
-    /// The part of `/skills` that tells what a path is, be it a file or a directory.
+    /// Returns the part of the union that determines whether a path is a file or a directory.
     pub(super) fn union_around<'s>(
         &'s self,
         path: &'s VirtualPath,
     ) -> impl Future<Output = Result<Arc<Union>>> + Send + 's {
-        // Whether the first name is a file itself, only the whole mount can tell.
+        // A single segment may be a file itself, which only the complete mount shows.
         self.union(path.below_mount().split_once('/').map_or("", |(first, _)| first))
     }
 
-    /// The part of `/skills` below one name; all of it with none.
+    /// Returns the union for one top-level name, or for all of `/skills` if `first` is empty.
     async fn union(&self, first: &str) -> Result<Arc<Union>> {
-        // Without the mount this says what it needs.
+        // Without the mount, this error says what is missing.
         self.mounts.some_skill_layers()?;
         if let Some(pinned) = &self.pinned {
             return Ok(pinned.clone());
         }
         let (about, bound) = (self.about_libraries(), self.skills_bound());
         let mut key = Key::<UnionAt>::new(about.clone(), Detail::Only);
-        // All of it tells about every part.
+        // A cached union of everything also covers every part.
         let all_known = self.cache().peek(&key).is_some_and(|all| all.since.elapsed() < bound);
         let first = if all_known { "" } else { first };
         if !first.is_empty() {
@@ -145,17 +148,17 @@ impl S3Backend {
         Ok(self.cache().get(&key, Accept::newer_than(bound), fetch).await?.value.union.clone())
     }
 
-    /// The shared library behind a layer; `None` for the user's own.
+    /// Returns the shared library of a layer, or `None` for the user library.
     pub(crate) fn library_of(&self, layer: usize) -> Option<&LibraryId> {
         self.mounts.skill_layers().get(layer)?.shared()
     }
 
-    /// What is known of all libraries of the session together is about this.
+    /// The cache subject of everything derived from all libraries of the session.
     pub(crate) fn about_libraries(&self) -> About {
         About::Libraries(self.libraries.clone())
     }
 
-    /// What is known of one file of one library is about this.
+    /// The cache subject of everything derived from one file of one library.
     pub(crate) fn about_file(&self, path: &VirtualPath, found: &UnionFile) -> Result<About> {
         Ok(About::object(&self.key_of(path, found)?))
     }
@@ -164,25 +167,29 @@ impl S3Backend {
         if self.fresh { Duration::ZERO } else { self.shared.settings.freshness.skills }
     }
 
-    /// The same session, whose `/skills` stays as it is now, whatever is published meanwhile: for one turn of an
-    /// agent, which reads a skill and its files one after the other.
+    /// Returns a copy of this session with a fixed snapshot of `/skills`, regardless of what is
+    /// published later.
     ///
-    /// A published library is read at one release, to the end. A file of a plain library answers
-    /// [`ErrorKind::Conflict`] once it has changed.
+    /// Use it for one turn of an agent, which reads a skill and its files one after the other. A
+    /// published library is read at one release throughout. Reading a file of a plain library fails
+    /// with [`ErrorKind::Conflict`] once the file has changed.
     ///
-    /// Costs what [`S3Backend::catalog_version`] does.
+    /// Costs the same as [`S3Backend::catalogue_version`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when the session has no `/skills`.
+    /// [`ErrorKind::NotFound`] if the session has no `/skills`.
     pub async fn pinned(&self) -> Result<Self> {
         let union = self.union_all().await?;
         Ok(Self { pinned: Some(union), ..self.clone() })
     }
 
-    /// Changes whenever a skill, a category's description or the order of the libraries does.
+    /// Returns an opaque token that changes whenever a skill, the description of a category or the
+    /// order of the libraries changes.
     ///
-    /// It says nothing by itself; two that are equal mean the same catalog. No skill is read: costs one request
-    /// for each published library, a listing and one request for each plain one, and none while they are known.
+    /// Equal tokens mean the same catalog. No skill file is read.
+    ///
+    /// Costs one request per published library, and one request plus a listing per plain library.
+    /// Costs nothing while they are cached.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the session has no `/skills`.
@@ -197,7 +204,8 @@ impl S3Backend {
         let found = join_all(libraries.iter().map(|library| self.layer(library, &first))).await;
         let (mut layers, mut since, mut broken) = (Vec::new(), Instant::now(), None);
         for (layer, (library, found)) in libraries.iter().zip(found).enumerate() {
-            // Of a library that is broken, the others are told. Any other failure may pass, and is one.
+            // If a library is broken or forbidden, the libraries before it are still served. Any
+            // other failure may be transient and fails the fetch.
             let error = match found {
                 Ok(Ok(view)) => {
                     since = since.min(view.since);
@@ -214,7 +222,7 @@ impl S3Backend {
             broken = Some(Broken { layer, library: library.name(), error: Arc::new(error) });
             break;
         }
-        // Only what has changed is put together again.
+        // Reuse the previous union if no layer has changed.
         let union = match known {
             Some(known) if broken.is_none() && known.value.union.is_of(&layers) => known.value.union.clone(),
             _ => Arc::new(Union::of(layers, broken)),
@@ -222,7 +230,8 @@ impl S3Backend {
         Ok(UnionAt { union, since })
     }
 
-    /// One layer, no older than the session's bound; or what is wrong with its index.
+    /// Returns one layer, no older than the session's freshness bound. The inner error says why its
+    /// index is unusable.
     async fn layer(&self, library: &Layer, first: &str) -> Result<Result<Kept<View>>> {
         let key = Key::new(About::object(&library.index()), Detail::Only);
         let likely_published = match self.cache().peek::<KnownIndex>(&key) {
@@ -247,7 +256,8 @@ impl S3Backend {
         Ok(Ok(Kept { value: listing.value.0.clone(), since: listing.since.min(index.since) }))
     }
 
-    /// A union is refreshed in the second half of its life; by then its layers must be newer than that.
+    /// A union is refreshed ahead in the second half of its lifetime, so its layers must be younger
+    /// than that.
     fn accept_layer<T>(&self) -> Accept<fn(&T) -> bool> {
         Accept { refresh: false, ..Accept::newer_than(self.skills_bound() / 2) }
     }
@@ -267,12 +277,13 @@ impl S3Backend {
                 },
                 Ok(Fetched::Changed) => continue,
                 Ok(Fetched::Missing) => return Ok(KnownIndex::none()),
-                // An empty object: no index has ever been empty.
+                // An empty object. A valid index is never empty.
                 Ok(Fetched::BehindTheEnd) => {
                     let why = Unreadable::Damaged("it is empty".into());
                     return Ok(damaged(library, None, known, why));
                 }
-                // S3 answers so for a missing key, too, if the caller may not list it: then a listing tells.
+                // S3 also returns 403 for a missing key if the caller may not list it: check with a
+                // listing.
                 Err(error) if error.is_forbidden() => match self.store().lists(key).await {
                     Ok(false) => return Ok(KnownIndex::none()),
                     Err(other) if !other.is_forbidden() => {
@@ -290,7 +301,7 @@ impl S3Backend {
             let mut bytes = Vec::new();
             match body.collect(self.store(), &mut bytes).await {
                 Ok(()) => {}
-                // Written while it was being read.
+                // The index was replaced while it was being read.
                 Err(error) if error.kind() == ErrorKind::Conflict => continue,
                 Err(error) => return Err(during(error)),
             }
@@ -302,7 +313,7 @@ impl S3Backend {
         Err(changing(library))
     }
 
-    /// A listing of a plain library, no older than the session's bound.
+    /// Returns a listing of a plain library, no older than the session's freshness bound.
     async fn listing(&self, library: &Layer, first: &str) -> Result<Kept<PlainListing>> {
         let detail = if first.is_empty() { Detail::Only } else { Detail::named(first) };
         let key = Key::new(About::Libraries(LibraryPrefixes::new([library])), detail);
@@ -320,7 +331,7 @@ impl S3Backend {
     ) -> Result<PlainListing> {
         let items = Lister::new(part.prefix(), Depth::All).all(self.store()).await;
         let view = View::plain(&library, items.map_err(|e| e.during("list", part.path()))?);
-        // The same as before: whatever was made of it still holds.
+        // Nothing has changed: share the old view, so that everything derived from it stays valid.
         Ok(match known {
             Some(known) if *known.value.0 == view => PlainListing(known.value.0.clone()),
             _ => PlainListing(Arc::new(view)),
@@ -328,7 +339,8 @@ impl S3Backend {
     }
 }
 
-/// Both at once. A listing that is not needed is not waited for: it may have many pages.
+/// Fetches the index and a listing concurrently. Does not wait for a listing that turns out not to
+/// be needed, because it may have many pages.
 async fn index_and_listing(
     index: impl Future<Output = Result<Kept<KnownIndex>>>,
     listing: impl Future<Output = Result<Kept<PlainListing>>>,
@@ -351,7 +363,7 @@ async fn index_and_listing(
     Ok((index, listing))
 }
 
-/// What an index says; `None` when it says that the library is plain.
+/// Decodes an index into a view. Returns `None` if the index says that the library is plain.
 async fn decode(bytes: Vec<u8>, released: Option<SystemTime>) -> Result<Option<Arc<View>>, Unreadable> {
     let view = move |bytes: &[u8]| {
         let index = Index::decode(bytes)?;
@@ -367,11 +379,11 @@ async fn decode(bytes: Vec<u8>, released: Option<SystemTime>) -> Result<Option<A
     decoded.unwrap_or_else(|e| Err(Unreadable::Damaged(e.to_string())))
 }
 
-/// An index that cannot be used. What was known is served on, and says so.
+/// Handles an unusable index: keeps serving the cached one, if any, and records the problem.
 fn damaged(library: &Layer, etag: Option<String>, known: Option<&KnownIndex>, why: Unreadable) -> KnownIndex {
     tracing::warn!(key = library.index().as_str(), "the index cannot be used: {why}");
     match known.and_then(|known| Some((known.etag.clone(), known.view()?))) {
-        // With the ETag of what is served, so that a later one is noticed.
+        // Keep the ETag of the index that is served, so that a replacement is noticed.
         Some((etag, view)) => {
             let trouble = Some(unusable(&library.name(), &why).message().to_owned());
             KnownIndex { etag, published: Ok(Some(Arc::new(View { trouble, ..(**view).clone() }))) }
@@ -380,7 +392,7 @@ fn damaged(library: &Layer, etag: Option<String>, known: Option<&KnownIndex>, wh
     }
 }
 
-/// The index is the one that is known: whatever came between has been put right.
+/// The cached index is current again: clears a recorded problem.
 fn confirmed(known: &KnownIndex) -> KnownIndex {
     match known.view() {
         Some(view) if view.trouble.is_some() => {
@@ -391,7 +403,7 @@ fn confirmed(known: &KnownIndex) -> KnownIndex {
     }
 }
 
-/// What is wrong with an index, and who can fix it.
+/// Describes what is wrong with an index and who can fix it.
 pub(crate) fn unusable(library: &impl std::fmt::Display, why: &Unreadable) -> Error {
     match why {
         Unreadable::Damaged(what) => {

@@ -1,4 +1,5 @@
-//! Where the lines of long files begin: a window far behind starts near it, and not at the front.
+//! A sparse line index of large files: a window far into a file is read from a nearby line, not
+//! from the beginning.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,10 +7,10 @@ use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
 
 use crate::cache::Cached;
 
-/// How far apart the starts are that are remembered.
+/// The minimum distance between indexed line starts, in bytes.
 const APART: u64 = 1024 * 1024;
 
-/// What is known of one version of a file.
+/// The line index of one version of a file.
 #[derive(Debug)]
 pub(super) struct LineIndex {
     pub(super) encoding: &'static Encoding,
@@ -19,16 +20,16 @@ pub(super) struct LineIndex {
 #[derive(Debug, Default)]
 struct LineStarts {
     starts: Vec<LineStart>,
-    /// How many lines the file has, once its end was seen.
+    /// The number of lines in the file, once its end has been read.
     lines: Option<u64>,
 }
 
-/// The beginning of a line.
+/// The start of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct LineStart {
     pub(super) line: u64,
     pub(super) offset: u64,
-    /// Whether all before it is ASCII, and so could still be any encoding.
+    /// Whether everything before it is ASCII, so that the encoding is still undecided.
     pub(super) ascii: bool,
 }
 
@@ -47,7 +48,7 @@ impl LineIndex {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last start that is known at or before a line.
+    /// Returns the last indexed line start at or before a line.
     pub(super) fn before(&self, line: u64) -> Option<LineStart> {
         let known = self.lock();
         let behind = known.starts.partition_point(|start| start.line <= line);
@@ -71,7 +72,7 @@ impl LineIndex {
     }
 }
 
-/// Watches bytes go by, and remembers where lines begin.
+/// Scans bytes as they are read, and adds line starts to the index.
 pub(super) struct LineWatcher {
     index: Arc<LineIndex>,
     at: u64,
@@ -79,7 +80,7 @@ pub(super) struct LineWatcher {
 }
 
 impl LineWatcher {
-    /// `None` for encodings in which a line end is not one byte.
+    /// Returns `None` for encodings in which a line ending is not a single byte.
     pub(super) fn new(index: &Arc<LineIndex>, from: LineStart) -> Option<Self> {
         let wide = index.encoding == UTF_16LE || index.encoding == UTF_16BE;
         (!wide).then(|| Self { index: index.clone(), at: from.offset, line: from.line })

@@ -1,4 +1,4 @@
-//! `ls` and `tree`: one level or all of them, whole, in pages or as a stream.
+//! `ls` and `tree`: one level or recursive, as a complete listing, in pages or as a stream.
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -13,60 +13,63 @@ use crate::error::{ErrorKind, Result};
 use crate::path::{IntoPath, VirtualPath};
 
 impl S3Backend {
-    /// The entries of a directory, sorted by path bytes.
+    /// Lists the entries of a directory, sorted by path bytes.
     ///
     /// `/` lists the mounts. An empty mount lists as empty.
     ///
-    /// Costs one request for every 1,000 entries; `/` costs none, a missing directory two.
+    /// Costs one request per 1,000 entries. Listing `/` costs nothing, and a missing directory
+    /// costs two.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::NotDirectory`] when it is a file.
+    /// - [`ErrorKind::NotFound`] if the directory does not exist.
+    /// - [`ErrorKind::NotDirectory`] if the path is a file.
     pub async fn ls(&self, path: impl IntoPath) -> Result<Listing> {
         self.list_whole(path.into_path()?, Depth::One).await
     }
 
-    /// Everything below a directory, files and directories, sorted by path bytes.
+    /// Lists all files and directories below a directory, sorted by path bytes.
     ///
-    /// Costs one request for every 1,000 keys, however deep they lie.
+    /// Costs one request per 1,000 keys, regardless of depth.
     ///
     /// # Errors
-    /// As [`S3Backend::ls`].
+    /// Same as [`S3Backend::ls`].
     pub async fn ls_recursive(&self, path: impl IntoPath) -> Result<Listing> {
         self.list_whole(path.into_path()?, Depth::All).await
     }
 
-    /// A directory as a tree, each level sorted by path bytes.
+    /// Returns a directory as a tree, with each level sorted by path bytes.
     ///
-    /// Costs one request for every 1,000 keys.
+    /// Costs one request per 1,000 keys.
     ///
     /// # Errors
-    /// As [`S3Backend::ls`].
+    /// Same as [`S3Backend::ls`].
     pub async fn tree(&self, path: impl IntoPath) -> Result<Tree> {
         let path = path.into_path()?;
         let listing = self.list_whole(path.clone(), Depth::All).await?;
         Ok(Tree::grow(path, listing))
     }
 
-    /// The entries of a directory page by page, as they arrive, in key order. A directory stands
-    /// directly before the first entry in it.
+    /// Streams the entries of a directory page by page, in key order.
     ///
-    /// Costs one request a page, sent when the page is asked for. Dropping the stream ends the
-    /// listing. Errors are those of [`S3Backend::ls`]; the stream ends behind one.
+    /// A directory comes directly before its first entry. Dropping the stream ends the listing.
+    /// Yields the same errors as [`S3Backend::ls`], and ends after the first one.
+    ///
+    /// Costs one request per page, sent when the page is polled for.
     pub fn ls_pages(&self, path: impl IntoPath, depth: Depth) -> BoxStream<'static, Result<Page>> {
-        // The path is parsed now, so that the stream does not borrow it.
+        // Parsed here, so that the stream does not borrow the path.
         let walk = path.into_path().and_then(|path| Walk::of(self.clone(), &path, depth));
         let next = |mut walk: Walk| async move { Ok(walk.next_page().await?.map(|page| (page, walk))) };
         stream::once(async { walk }).map_ok(move |walk| stream::try_unfold(walk, next)).try_flatten().boxed()
     }
 
-    /// The entries of a directory one by one: [`S3Backend::ls_pages`], unpacked.
+    /// Streams the entries of a directory one by one. See [`S3Backend::ls_pages`].
     pub fn ls_stream(&self, path: impl IntoPath, depth: Depth) -> BoxStream<'static, Result<Entry>> {
         self.ls_pages(path, depth).map_ok(|page| stream::iter(page.entries).map(Ok)).try_flatten().boxed()
     }
 
     #[instrument(name = "ls", skip_all, fields(?path, ?depth))]
     async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
-        // What `/skills` shows is known as a union, and needs no listing beside it.
+        // `/skills` is cached as a union and needs no cached listing.
         let Some(WalkRoot::Directory(directory)) = self.place(&path)? else {
             return Walk::of(self.clone(), &path, depth)?.collect().await;
         };
@@ -92,7 +95,7 @@ impl S3Backend {
     }
 }
 
-/// What a listing found.
+/// The cached outcome of a listing.
 #[derive(Debug)]
 enum KnownListing {
     Entries(Listing),
@@ -115,7 +118,7 @@ impl Walk {
             let entry = |item| match item {
                 Item::File(file) => Some(file.entry()),
                 Item::Directory(path) => Some(Entry::directory(path)),
-                // Its directory exists, and that was said.
+                // Its directory has already been emitted.
                 Item::Marker(..) => None,
             };
             let page = Page { entries: items.into_iter().filter_map(entry).collect(), hidden };

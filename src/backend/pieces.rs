@@ -1,5 +1,5 @@
-//! Content in pieces: one request when it is short, an upload in parts when it is not, and many things at
-//! once in order.
+//! Uploads in pieces: a single PUT for short content, a multipart upload for long content. Also a
+//! helper that runs work with bounded concurrency.
 
 use std::io;
 
@@ -14,11 +14,11 @@ use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{Condition, ObjectProperties, PartSource, Parts, Payload, Put, Seen, Write, WriteId};
 
-/// Parts of one upload that are under way at once.
+/// How many parts of one upload are in flight.
 const PARTS_AT_ONCE: usize = 4;
 
 impl S3Backend {
-    /// Content as it is sent: one piece when it is short.
+    /// Splits content into parts for an upload. Short content is a single part.
     pub(super) fn pieces(&self, mut content: Bytes) -> Vec<PartSource> {
         if content.len() as u64 <= self.store().single_put_bytes() {
             return vec![PartSource::Bytes(content)];
@@ -31,14 +31,15 @@ impl S3Backend {
         pieces
     }
 
-    /// An object as it is copied: one piece up to the limit of S3.
+    /// Describes an object as the source of a server-side copy. A single part, up to the size limit
+    /// of S3.
     pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
         let etag = seen.meta.etag.clone().unwrap_or_default();
         let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
         Ok(self.store().copy_pieces(seen.meta.size)?.into_iter().map(piece).collect())
     }
 
-    /// Sends a write: one piece in one request, several as an upload in parts.
+    /// Sends a write: a single piece in one request, several as a multipart upload.
     pub(super) async fn put_pieces(
         &self,
         key: &WritableKey,
@@ -59,25 +60,28 @@ impl S3Backend {
         let put = sending.await;
         match &put {
             Ok(Put::Done { .. }) => parts.completed(),
-            // Should it have taken effect after all, there is nothing to abort, and that does no harm.
+            // If the upload took effect after all, there is nothing left to abort, which is
+            // harmless.
             _ => parts.abort().await,
         }
         put
     }
 
-    /// Uploads pieces, several at once.
+    /// Uploads pieces concurrently.
     async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<()> {
-        // All of them are made first: a closure over a stream would keep callers from spawning this.
+        // Collected up front: a closure inside the stream would make the future of the callers
+        // `!Send`.
         let waiting: Result<Vec<_>> =
             pieces.into_iter().map(|piece| parts.send(self.store(), piece)).collect();
-        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        // Even after a failure, parts in flight are awaited: they could outlive the abort.
         for part in for_each(waiting?, PARTS_AT_ONCE, |part| part).await? {
             parts.add(part);
         }
         Ok(())
     }
 
-    /// Uploads the content part by part, several at once. Tells its size, and the room it takes.
+    /// Uploads content part by part, several concurrently. Returns its size and its quota
+    /// reservation.
     pub(super) async fn send_parts(
         &self,
         target: &Target,
@@ -97,7 +101,7 @@ impl S3Backend {
                 if reader.buffer.is_empty() {
                     return Ok((reader.taken, room));
                 }
-                // Room is taken as the content grows, and not when all of it is there.
+                // Reserve quota as the content grows, not only once all of it has arrived.
                 drop(room);
                 room = self.room(target, path, reader.taken, old).await?;
                 let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
@@ -110,7 +114,7 @@ impl S3Backend {
             }
         };
         let mut sent: Result<(u64, Room)> = sending.await;
-        // What is on its way is waited for, also behind a failure: it could outlive the abort.
+        // Even after a failure, parts in flight are awaited: they could outlive the abort.
         while let Some(part) = flying.next().await {
             match part {
                 Ok(part) => parts.add(part),
@@ -121,17 +125,17 @@ impl S3Backend {
     }
 }
 
-/// Content that is taken in as it is needed.
+/// Buffers content from a stream on demand.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     pub(super) buffer: BytesMut,
-    /// Whether all of the content is here.
+    /// Whether the stream has ended.
     pub(super) ended: bool,
     taken: u64,
 }
 
 impl Reader {
-    /// Takes content in until there are `bytes` of it, or no more.
+    /// Reads from the stream until the buffer has `bytes` bytes, or the stream ends.
     pub(super) async fn fill(
         &mut self,
         backend: &S3Backend,
@@ -162,8 +166,10 @@ impl Reader {
     }
 }
 
-/// Does something to all items, so many at once. Behind a failure nothing more begins, and what has begun
-/// is waited for: given up, it could still take effect, over what was written since.
+/// Runs `work` for all items, at most `at_once` concurrently.
+///
+/// After a failure nothing new is started, but running work is awaited: if it were canceled, it
+/// could still take effect later and overwrite newer content.
 pub(super) async fn for_each<I, T, W>(
     items: Vec<I>,
     at_once: usize,

@@ -1,7 +1,8 @@
-//! Files of a plain mount: a path is a key.
+//! Files in a plain mount, where a path maps to one key.
 //!
-//! What a path means is found by asking for the key, for the key with `.md`, and for anything below it; what is found
-//! is kept for as long as [`Freshness::files`](crate::Freshness) says, unless this process changes it.
+//! A path is resolved by requesting the key, the key with `.md`, and a listing below it. The result
+//! is cached for as long as [`Freshness::files`](crate::Freshness) allows, or until this process
+//! changes it.
 
 use std::sync::Arc;
 
@@ -14,20 +15,20 @@ use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Expect, Fetched, Meta};
 use crate::text;
 
-/// How often a file is read again when it changes under the reader.
+/// How many times a file is requested if it changes in the meantime.
 const ATTEMPTS: u32 = 3;
 
-/// What an object is, as far as a reader asked for it.
+/// The response for an object, as far as a reader needs it.
 enum PlainAnswer {
-    /// It is there; without a body where the range starts at its end.
+    /// The object exists. There is no body if the range starts at or past its end.
     Found(Meta, Option<Box<Body>>),
-    /// It is still the version that is known.
+    /// The object is still the cached version.
     Unchanged,
     Missing,
 }
 
 impl S3Backend {
-    /// What a path means. Two requests at most for a file, none while it is known.
+    /// Resolves a path. At most two requests for a file, none while it is cached.
     pub(super) async fn find_plain(
         &self,
         path: &VirtualPath,
@@ -38,13 +39,15 @@ impl S3Backend {
         let key = Key::new(About::object(&own), Detail::Only);
         let bound = self.bound(path);
         let usable = |node: &Node| node.meets(want);
-        // Each wants something else, and may fail for another reason: all bytes may be too many where a window is not.
+        // Fetches are shared only among callers with the same needs: a complete read may fail as
+        // too large where a window would not.
         let accept = Accept { bound, fetches: want.detail(), usable, refresh: true };
         let fetch = |prior| self.clone().fetch(own, layer.directory(path), want, prior);
         Ok(self.cache().get(&key, accept, fetch).await?.value)
     }
 
-    /// A change found this version of a file: if another one was known, it is forgotten.
+    /// Records that a write operation found this version of a file: a different cached version is
+    /// invalidated.
     pub(super) fn saw(&self, key: &WritableKey, meta: &Meta) {
         let known = self.cache().peek::<Node>(&Key::new(About::object(key.key()), Detail::Only));
         let same = |node: &Node| matches!(node, Node::File(file) if file.key == *key.key() && file.meta.same_version(meta));
@@ -86,7 +89,7 @@ impl S3Backend {
             Ok(Node::File(File { path, key, meta, version: Version::Exact, content }))
         };
         let Some((md_path, md_key)) = self.md_fallback(path) else {
-            // A name with a dot is nearly always a file: ask for more only when it is none.
+            // A name with a dot is almost always a file: check for a directory only if it is not.
             return match self.head(path, &key).await? {
                 Some(meta) => file(path.clone(), key, meta),
                 None => self.no_file(at).await,
@@ -103,7 +106,7 @@ impl S3Backend {
         }
     }
 
-    /// Reads a file, unless it is the version whose content is known.
+    /// Reads a file, unless the cached version is still current.
     async fn fetch_file(
         &self,
         path: VirtualPath,
@@ -126,7 +129,8 @@ impl S3Backend {
         Ok(Some(file))
     }
 
-    /// Finds the file that a path means, and asks for some of its bytes; the other way round, to save a request.
+    /// Resolves a path and requests some bytes of the file. Requests the bytes first, which saves a
+    /// request.
     pub(super) async fn open_plain(
         &self,
         key: &ObjectKey,
@@ -152,7 +156,7 @@ impl S3Backend {
         Err(if self.is_directory(at).await? { is_directory(path) } else { Self::not_found(path) })
     }
 
-    /// Asks for some bytes of an object.
+    /// Requests some bytes of an object.
     async fn ask(
         &self,
         path: &VirtualPath,
@@ -167,8 +171,8 @@ impl S3Backend {
                 Fetched::Missing => return Ok(PlainAnswer::Missing),
                 Fetched::BehindTheEnd | Fetched::Changed => {}
             }
-            // The answer to an empty range says nothing about the object. If it grew, or went away, between the two
-            // requests: look again.
+            // The response to an unsatisfiable range does not describe the object. If it grew or
+            // was deleted between the two requests, try again.
             if let Some(meta) = self.head(path, key).await?.filter(|meta| meta.size <= range.start) {
                 return Ok(PlainAnswer::Found(meta, None));
             }
@@ -180,18 +184,19 @@ impl S3Backend {
         self.store().head(key).await.map_err(|e| e.during("look at", path))
     }
 
-    /// Whether any key lies in it. One request; it also tells a missing bucket from a missing key.
+    /// Returns whether any key is below a directory. One request, which also distinguishes a
+    /// missing bucket from a missing key.
     pub(super) async fn is_directory(&self, directory: &Directory) -> Result<bool> {
         let any = self.store().lists_any(directory.prefix()).await;
         any.map_err(|e| e.during("look at", directory.path()))
     }
 
-    /// What a path means that is no file.
+    /// Resolves a path that is not a file.
     async fn no_file(&self, at: &Directory) -> Result<Node> {
         Ok(if self.is_directory(at).await? { Node::Directory } else { Node::Nothing })
     }
 
-    /// The same name with `.md`, where the contract tries it.
+    /// Returns the same path with `.md`, if the path is one for which `read` tries that.
     fn md_fallback(&self, path: &VirtualPath) -> Option<(VirtualPath, ObjectKey)> {
         let path = path.with_md()?;
         match self.mounts.resolve(&path) {

@@ -1,7 +1,8 @@
 //! Quotas: how much a session's mounts may hold.
 //!
-//! What a mount holds is found by listing it, and then kept up to date with what this process changes.
-//! A quota is a fence, not a lock: what other processes write within the same minute is not seen.
+//! The usage of a mount is counted by listing it, and then updated with the changes that this
+//! process makes. Quotas are best effort: writes of other processes within the last minute are not
+//! counted.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,36 +15,37 @@ use crate::mount::{Directory, Target, WritableKey};
 use crate::path::VirtualPath;
 use crate::store::{Listed, Lister};
 
-/// How long a listing counts as what is there.
+/// How long a count stays valid.
 const FRESH_FOR: Duration = Duration::from_secs(60);
 const MOST_MOUNTS: u64 = 10_000;
-/// How long a mount is remembered that nobody writes to.
+/// How long the usage of an idle mount is kept.
 const IDLE_FOR: Duration = Duration::from_secs(10 * 60);
 
-/// What each mount holds, as far as it was asked for.
+/// The usage of each mount that has been counted.
 pub(super) type Usages = moka::sync::Cache<String, Arc<Usage>>;
 
 pub(super) fn usages() -> Usages {
     moka::sync::Cache::builder().max_capacity(MOST_MOUNTS).time_to_idle(IDLE_FOR).build()
 }
 
-/// What one mount holds.
+/// The usage of one mount.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     state: Mutex<UsageState>,
-    /// One counts, the others wait for it.
+    /// Held while counting, so that concurrent callers share one count.
     counting: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct UsageState {
-    /// When it was listed, and what there was, with what was written since; `None` when it must be counted anew.
+    /// When the mount was counted, and its usage including later writes. `None` if it must be
+    /// counted again.
     counted: Option<(Instant, Held)>,
-    /// Room that is taken by writes on their way. A count does not see them, and so they stay.
+    /// Reservations of writes in flight. A new count does not include them, so they are kept.
     taken: Held,
 }
 
-/// Bytes and objects; room that is taken may be negative.
+/// Bytes and objects. A reservation may be negative.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Held {
     bytes: i64,
@@ -67,7 +69,7 @@ impl Usage {
     }
 }
 
-/// Room that is taken for a write, and given back when the write does not happen.
+/// A reservation for a write. It is released if the write does not happen.
 #[derive(Debug)]
 pub(super) struct Room {
     usage: Option<Arc<Usage>>,
@@ -76,7 +78,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// The write took effect.
+    /// Commits the reservation: the write took effect.
     pub(super) fn keep(mut self) {
         self.kept = true;
     }
@@ -99,7 +101,7 @@ impl S3Backend {
         self.quota.mount_bytes.is_some() || self.quota.mount_objects.is_some()
     }
 
-    /// Refuses a file that is too large for this session.
+    /// Rejects a file that is too large for this session.
     pub(super) fn check_file_size(&self, path: &VirtualPath, bytes: u64) -> Result<()> {
         match self.quota.file_bytes {
             Some(most) if bytes > most => Err(exceeded(
@@ -111,7 +113,7 @@ impl S3Backend {
         }
     }
 
-    /// Takes room for a file of `bytes` that replaces one of `old` bytes, or none.
+    /// Reserves space for a file of `bytes` bytes that replaces one of `old` bytes, if any.
     pub(super) async fn room(
         &self,
         target: &Target,
@@ -130,7 +132,7 @@ impl S3Backend {
         let usage = self.shared.usages.get_with(key, Arc::default);
         let known = self.count(&target.mount, &usage, None).await?;
         if let Err(refused) = self.take(&usage, held, target, path) {
-            // Others may have made room since it was counted: look again, unless that was just done.
+            // Space may have been freed since the last count: count again, unless we just did.
             let Some(at) = known else { return Err(refused) };
             self.count(&target.mount, &usage, Some(at)).await?;
             self.take(&usage, held, target, path)?;
@@ -139,8 +141,7 @@ impl S3Backend {
         Ok(room)
     }
 
-    /// Where a quota counts, those who change the same file do so one after another: each must know what
-    /// the one before left.
+    /// With a quota, serializes the writes to a file: each must know what the previous one left.
     pub(super) async fn quota_turn(&self, key: &WritableKey) -> Option<tokio::sync::OwnedMutexGuard<()>> {
         if !self.counts_usage() {
             return None;
@@ -149,7 +150,7 @@ impl S3Backend {
         tokio::time::timeout(self.shared.settings.conflict_patience, queue.lock_owned()).await.ok()
     }
 
-    /// What a mount holds is counted anew when it is asked for.
+    /// Invalidates the count of a mount.
     pub(super) fn forget_usage(&self, mount: &Directory) {
         if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()) {
             usage.lock().counted = None;
@@ -186,8 +187,10 @@ impl S3Backend {
         Ok(())
     }
 
-    /// Counts what a mount holds, unless that is known: one request for every 1,000 keys. With `after` it
-    /// is known only if it was counted later. Tells since when it was known; `None` when it was counted now.
+    /// Counts the usage of a mount, unless a valid count is cached. One request per 1,000 keys.
+    ///
+    /// With `after`, only a later count is valid. Returns when the cached count was taken, or
+    /// `None` if it was counted now.
     async fn count(
         &self,
         mount: &Directory,

@@ -17,13 +17,13 @@ use crate::options::setters;
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::ByteRange;
 
-/// Which lines to read.
+/// A range of lines to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Window {
-    /// The first line, counted from 0.
+    /// The first line, starting at 0.
     pub offset: u64,
-    /// How many lines at most; `None` is all.
+    /// The maximum number of lines. `None` means all.
     pub limit: Option<u64>,
 }
 
@@ -34,88 +34,97 @@ impl Window {
     }
 }
 
-/// Text that was read: a whole file or a window of its lines.
+/// A text file, or a window of its lines.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TextFile {
-    /// The real path: with `.md`, where that was added.
+    /// The actual path, including `.md` if it was added.
     pub path: VirtualPath,
-    /// The text, as it is but for its byte order mark. Line ends are kept.
+    /// The decoded text, without a byte order mark. Line endings are preserved.
     pub content: String,
-    /// The first line of the window, counted from 0.
+    /// The first line of the window, starting at 0.
     pub offset: u64,
-    /// How many lines the content has.
+    /// The number of lines in `content`.
     pub lines: u64,
-    /// How many lines the file has; `None` when its end was not reached.
+    /// The number of lines in the file. `None` if its end was not reached.
     pub total_lines: Option<u64>,
-    /// Where to go on; `None` at the end of the file.
+    /// The offset of the next window. `None` at the end of the file.
     pub next_offset: Option<u64>,
-    /// The encoding it was stored in.
+    /// The encoding in which the file is stored.
     pub encoding: &'static str,
-    /// The size of the whole file, in bytes.
+    /// The size of the complete file, in bytes.
     pub size: u64,
-    /// When it was written last.
+    /// When the file was last modified.
     #[serde(serialize_with = "crate::entry::rfc3339")]
     pub modified: Option<SystemTime>,
-    /// An opaque token that changes when the content does.
+    /// An opaque token that changes when the content changes.
     pub etag: Option<String>,
 }
 
-/// Bytes that were read: a whole file or a range of it.
+/// The bytes of a file, or a range of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileBytes {
-    /// The real path: with `.md`, where that was added.
+    /// The actual path, including `.md` if it was added.
     pub path: VirtualPath,
     /// The bytes.
     pub bytes: Bytes,
-    /// The size of the whole file, in bytes.
+    /// The size of the complete file, in bytes.
     pub size: u64,
-    /// When it was written last.
+    /// When the file was last modified.
     pub modified: Option<SystemTime>,
-    /// An opaque token that changes when the content does.
+    /// An opaque token that changes when the content changes.
     pub etag: Option<String>,
 }
 
 impl S3Backend {
-    /// Reads a text file whole.
+    /// Reads a complete text file.
     ///
-    /// What is text is decided by content: UTF-8, UTF-16 with a byte order mark, and legacy
-    /// single-byte encodings. A last segment without a dot that is no file is tried with `.md`.
+    /// Text is detected by content, not by name: UTF-8, UTF-16 with a byte order mark, and legacy
+    /// encodings. If the last segment of the path has no dot and there is no such file, `.md` is
+    /// tried as well.
     ///
-    /// Costs one request up to 64 KiB, two beyond; one more where `.md` was added; two or three
-    /// when nothing is there. Below `/skills`, what lies there is listed first, unless it is known.
+    /// Costs one request for a file of up to 64 KiB and two for a larger one; one more if `.md` was
+    /// added; two or three if nothing is found. Below `/skills`, the libraries are fetched first,
+    /// unless they are cached.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; [`ErrorKind::BinaryFile`] with type and
-    /// size, after at most 64 KiB where the beginning tells; [`ErrorKind::TooLarge`] beyond
-    /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes): read a window instead.
+    /// - [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`].
+    /// - [`ErrorKind::BinaryFile`], with type and size, if the file is not text. If its first 64
+    ///   KiB show that, no more is read.
+    /// - [`ErrorKind::TooLarge`] if the file exceeds
+    ///   [`Settings::max_read_bytes`](crate::Settings::max_read_bytes). Use
+    ///   [`S3Backend::read_window`] instead.
     pub async fn read(&self, path: impl IntoPath) -> Result<TextFile> {
         let path = path.into_path()?;
         let span = tracing::info_span!("read", ?path);
         self.read_text(path, None).instrument(span).await
     }
 
-    /// Reads a window of lines. A window behind the end is empty, not an error.
+    /// Reads a window of lines of a text file. A window past the end is empty, not an error.
     ///
-    /// A file up to the size limit is judged as a whole and its lines are counted. Of a larger one
-    /// only what lies before and in the window is read and judged.
+    /// A file within [`Settings::max_read_bytes`](crate::Settings::max_read_bytes) is read and
+    /// checked completely, and its lines are counted. A larger file is read, and checked to be
+    /// text, only up to the end of the window.
     ///
     /// # Errors
-    /// As [`S3Backend::read`]; [`ErrorKind::TooLarge`] only when the window itself is.
+    /// Same as [`S3Backend::read`], except that [`ErrorKind::TooLarge`] refers to the window and
+    /// not to the file.
     pub async fn read_window(&self, path: impl IntoPath, window: Window) -> Result<TextFile> {
         let path = path.into_path()?;
         let span = tracing::info_span!("read", ?path, ?window);
         self.read_text(path, Some(window)).instrument(span).await
     }
 
-    /// Reads bytes, text or not: all of them or a range. A range behind the end is empty.
+    /// Reads the bytes of a file, text or binary: all of them or a range. A range past the end is
+    /// empty.
     ///
-    /// Costs one request; two when the range is empty.
+    /// Costs one request, or two if the range is empty.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`]; [`ErrorKind::TooLarge`] when more than
-    /// [`Settings::max_read_bytes`](crate::Settings::max_read_bytes) were asked for.
+    /// - [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`].
+    /// - [`ErrorKind::TooLarge`] if more than
+    ///   [`Settings::max_read_bytes`](crate::Settings::max_read_bytes) are requested.
     pub async fn read_bytes(&self, path: impl IntoPath, range: impl RangeBounds<u64>) -> Result<FileBytes> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -127,23 +136,24 @@ impl S3Backend {
             Bound::Excluded(end) => Some(*end),
             Bound::Unbounded => None,
         };
-        // No object is longer, and servers refuse numbers beyond.
+        // No object is longer, and servers reject larger numbers.
         let most = i64::MAX.unsigned_abs() - 1;
         let range = ByteRange { start: start.min(most), end: end.map(|end| end.min(most)) };
         self.read_range(path.into_path()?, range).await
     }
 
-    /// What is known of a file or directory. Where both have the name, the file answers.
+    /// Returns the metadata of a file or directory. If both have the same name, returns the file.
     ///
-    /// A last segment without a dot that is no file is tried with `.md` before it is called a
-    /// directory; the entry names the real path.
+    /// If the last segment of the path has no dot and there is no such file, `.md` is tried before
+    /// a directory. The returned entry has the actual path.
     ///
-    /// Costs, with a dot in the name: one request for a file, two for anything else. Without a
-    /// dot: three, sent at once. The root and the mounts: none. Below `/skills`: the index of each library, and a
-    /// listing of each plain one, sent at once; none while they are known.
+    /// Costs one request for a file whose name has a dot, and two if it is not a file. A name
+    /// without a dot costs three, sent concurrently. The root and the mounts cost nothing. Below
+    /// `/skills`, costs the index of each library and a listing of each plain one, sent
+    /// concurrently, unless they are cached.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is there.
+    /// [`ErrorKind::NotFound`] if nothing exists at the path.
     #[instrument(name = "stat", skip_all)]
     pub async fn stat(&self, path: impl IntoPath) -> Result<Entry> {
         let path = path.into_path()?;
@@ -154,10 +164,11 @@ impl S3Backend {
         }
     }
 
-    /// Whether a file or directory is there, by the rules of [`S3Backend::stat`] and at its cost.
+    /// Returns whether a file or directory exists, by the rules and at the cost of
+    /// [`S3Backend::stat`].
     ///
     /// # Errors
-    /// When it cannot be told: the storage is out of reach or denies the answer.
+    /// If it cannot be determined, because the server is unreachable or denies access.
     pub async fn exists(&self, path: impl IntoPath) -> Result<bool> {
         let path = path.into_path()?;
         match self.find(&path, Want::Meta).await {
@@ -168,7 +179,7 @@ impl S3Backend {
         }
     }
 
-    /// Reads a text file of `/skills` whole, in the version that the union has.
+    /// Reads a complete text file of `/skills`, in the version that the union has.
     pub(crate) async fn read_version(&self, path: &VirtualPath, found: &UnionFile) -> Result<TextFile> {
         let file = self.version(path, found, Want::Text).await?;
         self.text_of(&file, None).await
@@ -201,7 +212,7 @@ impl S3Backend {
     }
 
     async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
-        // HTTP has no empty range: ask for one byte, and use none of it.
+        // HTTP has no empty range: request one byte and discard it.
         let empty = range.end.is_some_and(|end| end <= range.start);
         let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
         let opened = match range == ByteRange::WHOLE {
@@ -225,7 +236,7 @@ impl S3Backend {
     }
 }
 
-/// A range of content that is known.
+/// Slices cached content.
 fn slice(file: &File, range: ByteRange) -> Option<FileBytes> {
     let bytes = file.content.bytes()?;
     let at = |place: u64| usize::try_from(place).unwrap_or(usize::MAX).min(bytes.len());

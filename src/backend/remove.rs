@@ -1,4 +1,4 @@
-//! `delete`: a file, or a directory with all that is in it.
+//! `delete`: a file, or a directory recursively.
 
 use serde::Serialize;
 use tracing::instrument;
@@ -14,43 +14,48 @@ use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath, reads_as_dots};
 use crate::store::{Listed, Lister};
 
-/// Keys that cannot be told in XML are deleted one by one, so many at once.
+/// How many keys that cannot be part of a batch request are deleted concurrently.
 const ONE_BY_ONE: usize = 16;
 
-/// What was deleted.
+/// The result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Deleted {
-    /// What was to be deleted.
+    /// The path that was deleted.
     pub path: VirtualPath,
-    /// How many objects are gone; markers of folders and keys that no path can name count too.
+    /// The number of deleted objects, including folder markers and keys that no path can name.
     pub objects: u64,
-    /// How many keys stay, because no request can name them safely.
+    /// The number of keys that were kept because no request can name them safely.
     pub left: u64,
 }
 
 impl S3Backend {
     /// Deletes a file.
     ///
-    /// A file that others change meanwhile is deleted in its new version. Costs two requests, and one
-    /// more on a server that is not AWS.
+    /// If the file is changed concurrently, the new version is deleted.
+    ///
+    /// Costs two requests, and one more on a server other than AWS.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is there, [`ErrorKind::IsDirectory`] for a directory,
-    /// [`ErrorKind::ReadOnly`]; [`ErrorKind::Conflict`] when the answer was lost and another file is
-    /// there now.
+    /// - [`ErrorKind::NotFound`] if the file does not exist, [`ErrorKind::IsDirectory`] if it is a
+    ///   directory.
+    /// - [`ErrorKind::ReadOnly`] if the session may not write there.
+    /// - [`ErrorKind::Conflict`] if the response was lost and another file is there now, or if the
+    ///   file keeps changing for longer than
+    ///   [`Settings::conflict_patience`](crate::Settings::conflict_patience).
     pub async fn delete(&self, path: impl IntoPath) -> Result<Deleted> {
         self.delete_file(path.into_path()?).await
     }
 
-    /// Deletes a file or a directory with all that is in it, and both where they have one name. Of a mount
-    /// only the content goes.
+    /// Deletes a file or a directory recursively. If both have the same name, deletes both.
     ///
-    /// Costs two requests for every 1,000 objects, and one to look for the file. If it fails on the way,
-    /// a part is gone; calling it again goes on.
+    /// Deleting a mount deletes its contents. If the operation fails, some files may already be
+    /// deleted; calling it again continues.
+    ///
+    /// Costs two requests per 1,000 objects, and one to look for a file.
     ///
     /// # Errors
-    /// As [`S3Backend::delete`], but for directories.
+    /// Same as [`S3Backend::delete`], except [`ErrorKind::IsDirectory`].
     pub async fn delete_recursive(&self, path: impl IntoPath) -> Result<Deleted> {
         self.delete_tree(path.into_path()?).await
     }
@@ -64,7 +69,7 @@ impl S3Backend {
         loop {
             let seen = self.store().head(key.key()).await.map_err(|e| e.during("delete", &path))?;
             let Some(meta) = seen else {
-                // Another deleted the version that was overtaken.
+                // Another writer deleted the version that replaced ours.
                 if rounds > 0 {
                     break;
                 }
@@ -107,7 +112,7 @@ impl S3Backend {
         if !found {
             return Err(self.nothing_there(&target.path).await);
         }
-        // The file last: as long as it is there, calling this again goes on.
+        // The file is deleted last, so that an interrupted call can be repeated.
         if let (Some(key), Some(_)) = (&target.key, own) {
             self.delete_keys(&target, std::slice::from_ref(key), &mut deleted).await?;
         }
@@ -147,13 +152,13 @@ impl S3Backend {
     }
 }
 
-/// Whether a key survives in the body of a batch: XML has no control characters.
+/// Whether a key can be part of a batch request: XML cannot represent control characters.
 fn fits_xml(key: &str) -> bool {
     !key.chars().any(|c| c.is_control() || c == '\u{fffe}' || c == '\u{ffff}')
 }
 
-/// Whether a key survives in a URL, whatever stands between us and the storage: a proxy that folds
-/// `a/../b` or `a//b` would delete another file.
+/// Whether a key is safe in a URL. A proxy that normalizes `a/../b` or `a//b` would delete another
+/// file.
 fn fits_url(key: &str) -> bool {
     let name = key.strip_suffix('/').unwrap_or(key);
     name.split('/').all(|segment| !segment.is_empty() && !reads_as_dots(segment))

@@ -1,8 +1,8 @@
-//! Files of `/skills`, in the version that the union of its libraries has.
+//! Files below `/skills`, in the version that the union of the libraries has.
 //!
-//! A file of a plain library is read from its own key, on the condition that it still has the ETag that was
-//! listed. A file of a published library is read from its blob, which never changes: whatever is read completely
-//! is verified by its SHA-256, and ranges rely on the blob being immutable.
+//! A file of a plain library is read from its key, under the ETag that was listed. A file of a
+//! published library is read from its blob, which never changes: a complete read is verified
+//! against its SHA-256, and a ranged read relies on the blob being immutable.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,11 +18,12 @@ use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange};
 use crate::text;
 
-/// Replication to another region may deliver an index before its blobs; by now it has delivered both.
+/// Cross-region replication may deliver an index before its blobs. After this time, it must have
+/// delivered both.
 const REPLICATION: Duration = Duration::from_secs(3600);
 
 impl S3Backend {
-    /// Finds the file that a path means, and asks for some of its bytes.
+    /// Resolves a path to a file and requests some of its bytes.
     pub(super) async fn open_skill_file(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         let union = self.union_around(path).await?;
         let (path, found) = match union.find(path)? {
@@ -38,14 +39,15 @@ impl S3Backend {
         Ok(Opened::Body { path, meta: file.meta, body })
     }
 
-    /// The object of the file that has this very name, and the session in which that was so.
+    /// Returns the object of the file with exactly this name, and a session pinned to the union
+    /// that was consulted.
     pub(super) async fn literal_skill_file(&self, path: &VirtualPath) -> Result<(Option<ObjectKey>, Self)> {
         let union = self.union_around(path).await?;
         let key = union.file(path.below_mount()).map(|found| self.key_of(path, found)).transpose()?;
         Ok((key, Self { pinned: Some(union), ..self.clone() }))
     }
 
-    /// Where the content of a file is: its blob, or its own key.
+    /// Returns the key of a file's content: its blob, or its plain key.
     pub(super) fn key_of(&self, path: &VirtualPath, found: &UnionFile) -> Result<ObjectKey> {
         let layer = self.mounts.skill_layers().get(found.layer).ok_or_else(|| Self::not_found(path))?;
         match &found.blob {
@@ -54,14 +56,14 @@ impl S3Backend {
         }
     }
 
-    /// A file of the union, nothing of which was read.
+    /// Converts a file of the union, with its content unread.
     pub(super) fn listed_file(&self, path: &VirtualPath, found: &UnionFile) -> Result<File> {
         let version = found.blob.clone().map_or(Version::Exact, Version::Blob);
         let (path, key, meta) = (path.clone(), self.key_of(path, found)?, found.meta.clone());
         Ok(File { path, key, meta, version, content: Content::Unread })
     }
 
-    /// The content of this version of a file, where it is known and tells what a reader wants.
+    /// Returns the cached content of this version of a file, if it is enough for the reader.
     pub(super) fn known_content(&self, file: &File, want: Want) -> Option<Content> {
         let key = Key::new(About::object(&file.key), Detail::Only);
         let node = self.cache().hit(&key, |node: &Node| node.tells_of(file, want))?;
@@ -71,12 +73,12 @@ impl S3Backend {
         }
     }
 
-    /// A file with what a reader wants of its content. One request up to 64 KiB, two beyond; none while it is
-    /// known.
+    /// Returns a file with the content that a reader needs. One request for up to 64 KiB, two for
+    /// more, none while it is cached.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when it is another version now. For a blob that is not what was published,
-    /// [`ErrorKind::Corrupt`]; for one that is not there, see [`S3Backend::missing_blob`].
+    /// [`ErrorKind::Conflict`] if the file has another version now; [`ErrorKind::Corrupt`] if a
+    /// blob is not what was published. For a missing blob, see [`S3Backend::missing_blob`].
     pub(super) async fn version(&self, path: &VirtualPath, found: &UnionFile, want: Want) -> Result<File> {
         let mut file = self.listed_file(path, found)?;
         if want == Want::Meta {
@@ -86,8 +88,8 @@ impl S3Backend {
             file.content = Content::of_text(text::decode(Vec::new()));
             return Ok(file);
         }
-        // A version does not age: what is known of it is good, and callers that want it may wait for each other
-        // however long it takes.
+        // A version never goes stale: cached content stays valid, and callers can always share a
+        // fetch.
         let key = Key::new(About::object(&file.key), Detail::Only);
         let etag = found.meta.etag.as_deref().unwrap_or_default();
         let accept = Accept {
@@ -110,10 +112,11 @@ impl S3Backend {
         }
     }
 
-    /// Some bytes of a file; no body where the range starts at the end. Verified where it is all of them.
+    /// Requests some bytes of a file. There is no body if the range starts at or past the end. A
+    /// complete read of a blob is verified.
     ///
     /// # Errors
-    /// As [`S3Backend::version`].
+    /// Same as [`S3Backend::version`].
     pub(super) async fn version_bytes(
         &self,
         path: &VirtualPath,
@@ -127,10 +130,10 @@ impl S3Backend {
         self.open_version(&file, found, range).await.map(Some)
     }
 
-    /// The first bytes of a file. One request.
+    /// Reads the first bytes of a file. One request.
     ///
     /// # Errors
-    /// As [`S3Backend::version`].
+    /// Same as [`S3Backend::version`].
     pub(crate) async fn read_listed(
         &self,
         path: &VirtualPath,
@@ -157,8 +160,8 @@ impl S3Backend {
         }
     }
 
-    /// What to say of a blob that is not there: the index is read again. Where a newer release does not refer to
-    /// it any more, reading again helps.
+    /// Explains why a blob is missing, by reading the index again. If a newer release no longer
+    /// refers to the blob, the error is a conflict, so that the caller retries.
     async fn missing_blob(&self, path: &VirtualPath, found: &UnionFile) -> Error {
         if self.pinned.is_some() {
             return Error::new(

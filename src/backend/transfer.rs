@@ -1,8 +1,8 @@
-//! `copy` and `move`, of files and of trees.
+//! `copy` and `move`, of files and of directories.
 //!
-//! The server copies; nothing is downloaded. A move copies everything before it deletes anything, and
-//! deletes only the versions that it copied: at every moment each file is whole at its source or at its
-//! target.
+//! The server does the copying; nothing is downloaded. A move copies everything before it deletes
+//! anything, and deletes only the versions that it copied, so each file is complete at its source
+//! or at its target at all times.
 
 use std::collections::HashSet;
 
@@ -20,36 +20,36 @@ use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{Condition, History, Listed, Lister, Meta, ObjectProperties, Put};
 
-/// Files that are under way at once.
+/// How many files are copied or deleted concurrently.
 const AT_ONCE: usize = 32;
 
-/// How often a copy begins again when its source changes meanwhile.
+/// How many times a copy is attempted if its source changes concurrently.
 const ATTEMPTS: u32 = 5;
 
-/// What was copied or moved.
+/// The result of a copy or a move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Transferred {
-    /// From where.
+    /// The source.
     pub from: VirtualPath,
-    /// To where.
+    /// The target.
     pub to: VirtualPath,
-    /// How many files.
+    /// The number of files.
     pub files: u64,
-    /// How many bytes.
+    /// The total size, in bytes.
     pub bytes: u64,
-    /// Keys in a tree that no path can name: they stay where they are, and are not copied.
+    /// The number of keys in the source that no path can name. They are neither copied nor deleted.
     pub hidden: u64,
 }
 
-/// What a copy does with files that are there.
+/// Whether a copy or a move replaces existing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Overwrite {
-    /// It replaces them.
+    /// Replace existing files.
     #[default]
     Yes,
-    /// It refuses, with [`ErrorKind::AlreadyExists`], before anything is copied.
+    /// Fail with [`ErrorKind::AlreadyExists`] before anything is copied.
     No,
 }
 
@@ -59,45 +59,49 @@ struct CopyItem {
     key: ObjectKey,
     to: VirtualPath,
     target: WritableKey,
-    /// The marker of a folder: it is copied and deleted, and is no file.
+    /// Whether it is a folder marker: copied and deleted, but not counted as a file.
     marker: bool,
 }
 
-/// A file that was copied, in this version.
+/// A copied file, with the version that was copied.
 struct Copied {
     item: CopyItem,
     version: Meta,
 }
 
-/// What would be copied where.
+/// The files to copy, with their targets.
 struct CopySource {
-    /// Whether it is one file, and no tree.
+    /// Whether the source is a single file and not a directory.
     is_file: bool,
     items: Vec<CopyItem>,
     hidden: u64,
 }
 
 impl S3Backend {
-    /// Copies a file, or a directory with all that is in it.
+    /// Copies a file, or a directory recursively.
     ///
-    /// Both names are taken literally: a file is not put into a directory of the target's name. Files that
-    /// are there are replaced; what else is in a target directory stays. The source may lie in any mount,
-    /// `/skills` too.
+    /// Both paths are taken literally: if the target is a directory, a file is not copied into it.
+    /// Existing files are replaced; other files in a target directory are kept. The source may be
+    /// in any mount, including `/skills`.
     ///
-    /// Costs two requests a file, and three to look at source and target; a tree its listing besides.
+    /// Costs two requests per file, three to check source and target, and a listing of a source
+    /// directory.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::IsDirectory`] for a file onto a directory,
-    /// [`ErrorKind::NotDirectory`] for a directory onto a file; [`ErrorKind::InvalidInput`] when one lies
-    /// inside the other; [`ErrorKind::ReadOnly`] when the target takes no writes.
+    /// - [`ErrorKind::NotFound`] if the source does not exist.
+    /// - [`ErrorKind::IsDirectory`] when copying a file onto a directory,
+    ///   [`ErrorKind::NotDirectory`] when copying a directory onto a file.
+    /// - [`ErrorKind::InvalidInput`] if one path is inside the other.
+    /// - [`ErrorKind::ReadOnly`] if the session may not write to the target.
+    /// - [`ErrorKind::QuotaExceeded`]; [`ErrorKind::Conflict`] if the source keeps changing.
     pub async fn copy(&self, from: impl IntoPath, to: impl IntoPath) -> Result<Transferred> {
         self.copy_path(from.into_path()?, to.into_path()?, Overwrite::Yes).await
     }
 
-    /// Copies, and says what happens to files that are there.
+    /// Copies like [`S3Backend::copy`], with a choice of what happens to existing files.
     ///
     /// # Errors
-    /// As [`S3Backend::copy`], and [`ErrorKind::AlreadyExists`].
+    /// Same as [`S3Backend::copy`], and [`ErrorKind::AlreadyExists`].
     pub async fn copy_with(
         &self,
         from: impl IntoPath,
@@ -107,24 +111,27 @@ impl S3Backend {
         self.copy_path(from.into_path()?, to.into_path()?, overwrite).await
     }
 
-    /// Moves a file, or a directory with all that is in it.
+    /// Moves a file, or a directory recursively.
     ///
-    /// All is copied before anything is deleted, and only what was copied is deleted: whatever happens on
-    /// the way, nothing is lost. A move that was interrupted leaves copies; calling it again finishes it.
+    /// Everything is copied before anything is deleted, and only what was copied is deleted, so
+    /// nothing is lost if the move fails. An interrupted move leaves copies behind; calling it
+    /// again completes it.
     ///
-    /// Costs a copy, and one request more a file; one more on a server that is not AWS.
+    /// Costs the same as [`S3Backend::copy`], and one request per file to delete it. On a server
+    /// other than AWS, one more.
     ///
     /// # Errors
-    /// As [`S3Backend::copy`]; [`ErrorKind::ReadOnly`] also for the source; [`ErrorKind::Conflict`] when a
-    /// file was changed while it was moved: then it stays where it is.
+    /// - Same as [`S3Backend::copy`]; [`ErrorKind::ReadOnly`] applies to the source as well.
+    /// - [`ErrorKind::Conflict`] if a file was changed while it was being moved. That file also
+    ///   stays at its source.
     pub async fn move_to(&self, from: impl IntoPath, to: impl IntoPath) -> Result<Transferred> {
         self.move_path(from.into_path()?, to.into_path()?, Overwrite::Yes).await
     }
 
-    /// Moves, and says what happens to files that are there.
+    /// Moves like [`S3Backend::move_to`], with a choice of what happens to existing files.
     ///
     /// # Errors
-    /// As [`S3Backend::move_to`], and [`ErrorKind::AlreadyExists`].
+    /// Same as [`S3Backend::move_to`], and [`ErrorKind::AlreadyExists`].
     pub async fn move_with(
         &self,
         from: impl IntoPath,
@@ -155,11 +162,11 @@ impl S3Backend {
         to: VirtualPath,
         overwrite: Overwrite,
     ) -> Result<Transferred> {
-        // Both are checked before anything is sent.
+        // Check both paths before sending anything.
         let source = self.mounts.target(&from)?;
         let target = self.mounts.target(&to)?;
         check_apart(&from, &to)?;
-        // What only changes its name takes no more room.
+        // Renaming within a mount does not increase its usage.
         let grows = source.mount != target.mount;
         let (done, copied) = self.copy_all(&from, &target, overwrite, grows).await?;
         let total = copied.len();
@@ -173,10 +180,10 @@ impl S3Backend {
         }
     }
 
-    /// Deletes what was moved; tells its path when it was changed since and stays.
+    /// Deletes a file that was moved. Returns its path if it has changed since and was kept.
     async fn delete_source(&self, source: &Target, copied: Copied) -> Result<Option<VirtualPath>> {
         let CopyItem { path, key, .. } = copied.item;
-        // The same key, as one that may be changed.
+        // The same key, as one that may be written.
         let own = source.key.clone().filter(|own| own.as_str() == key.as_str());
         let key = own.or_else(|| source.listed(key.as_str())).ok_or_else(|| Self::not_found(&path))?;
         let gone = self.store().delete_version(&key, &copied.version).await;
@@ -222,7 +229,7 @@ impl S3Backend {
         Ok((done, copied))
     }
 
-    /// Copies one file, in the version that is there now.
+    /// Copies the current version of one file.
     async fn copy_one(
         &self,
         target: &Target,
@@ -241,7 +248,7 @@ impl S3Backend {
         };
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
-                // The source was changed between the look and the copy.
+                // The source changed between the request for its metadata and the copy.
                 self.store().pause(attempt).await;
             }
             let during = |e: Error| e.during("copy", &item.path);
@@ -250,7 +257,8 @@ impl S3Backend {
             if seen.meta.etag.is_none() {
                 return Err(no_etag(&item.path));
             }
-            // A folder that is there needs no marker; and what has content there is none.
+            // An existing folder needs no marker, and an object with content must not be replaced
+            // by one.
             if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
                 return Ok(Copied { item, version: seen.meta });
             }
@@ -261,7 +269,7 @@ impl S3Backend {
                 }
                 false => None,
             };
-            // It keeps all that was said of it, and begins a history of its own.
+            // Keep the metadata, but start a new write history.
             let properties = ObjectProperties { history: History::first(&id), ..seen.properties.clone() };
             let pieces = self.copied(&item.key, &seen).map_err(during)?;
             let put = self.put_pieces(&item.target, &id, condition.clone(), &properties, pieces).await;
@@ -281,15 +289,15 @@ impl S3Backend {
         Err(Untransferred::KeepsChanging(&item.path).into())
     }
 
-    /// Finds what a source is, and what would be copied where.
+    /// Determines what the source is, and what to copy where.
     async fn source(&self, from: &VirtualPath, target: &Target) -> Result<CopySource> {
         let Some(place) = self.place(from)? else {
             return Err(Untransferred::Root(from).into());
         };
-        // What is copied is what is there now.
+        // Copy the current state, not a cached one.
         let (file, now) = self.fresh().literal_file(from).await.map_err(|e| e.during("copy", from))?;
         if let Some(key) = file {
-            // Without a target key it is a mount, which is refused as the directory that it is.
+            // Without a key, the target is a mount. The caller rejects it as a directory.
             let (path, to) = (from.clone(), target.path.clone());
             let item = target.key.clone().map(|target| CopyItem { path, key, to, target, marker: false });
             return Ok(CopySource { is_file: true, items: item.into_iter().collect(), hidden: 0 });
@@ -316,7 +324,7 @@ impl S3Backend {
                         items.push(CopyItem { path: file.path, key, to, target, marker: false });
                     }
                     Item::Marker(key, below) => match target.marker(&below) {
-                        // Several libraries may have it.
+                        // Several libraries may have the same marker.
                         Some(_) if !marked.insert(below) => {}
                         Some(target_key) => {
                             let (path, to) = (from.clone(), target.path.clone());
@@ -333,7 +341,7 @@ impl S3Backend {
         Ok(CopySource { is_file: false, items, hidden })
     }
 
-    /// What has the target's name already.
+    /// Checks what already exists at the target.
     async fn what_is_at(&self, target: &Target) -> Result<CopyTarget> {
         let file = async {
             let Some(key) = &target.key else { return Ok(false) };
@@ -363,14 +371,14 @@ impl S3Backend {
     }
 }
 
-/// What has the target's name.
+/// What exists at the target.
 #[derive(Debug, Clone, Copy)]
 struct CopyTarget {
     file: bool,
     directory: bool,
 }
 
-/// A target is something else than its source, and not inside it.
+/// Checks that the target is neither the source nor inside it.
 fn check_apart(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
     if from == to {
         return Err(Untransferred::Same(from).into());

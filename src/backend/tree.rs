@@ -1,13 +1,16 @@
-//! One view of a tree: every operation is written once, over what this file offers.
+//! Path resolution that is independent of the kind of mount. Every operation is written once, on
+//! top of this module.
 //!
-//! A path is in a plain mount, where it is a key, or below `/skills`, where the union of the libraries tells what it is.
-//! That difference is decided here, and is known to nobody else:
+//! A path is either in a plain mount, where it maps to a key, or below `/skills`, where the union
+//! of the libraries determines what it is. Only this module and [`Walk`](super::walk::Walk)
+//! distinguish the two:
 //!
-//! - [`S3Backend::find`]: what a path means, with what is wanted of its content;
-//! - [`S3Backend::open_path`]: some bytes of the file that a path means;
-//! - [`Walk`](super::walk::Walk): what is below a directory;
-//! - [`Retries`]: the conflict loop. What is read at a version that is gone meanwhile is found anew, past the cache;
-//!   except in a pinned session, which would only find the same again.
+//! - [`S3Backend::find`] resolves a path, with as much of its content as the reader needs.
+//! - [`S3Backend::open_path`] opens the file at a path.
+//! - [`Walk`](super::walk::Walk) lists what is below a directory.
+//! - [`Retries`] is the conflict retry loop. If a version is gone by the time it is read, the path
+//!   is resolved again, bypassing the cache. A pinned session does not retry, because it would
+//!   resolve to the same version.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +23,11 @@ use crate::mount::{Location, Mounts, ObjectKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::ByteRange;
 
-/// How often something is read again when it changes meanwhile.
+/// How many times an operation is attempted if it conflicts with concurrent changes.
 const ATTEMPTS: u32 = 3;
 
 impl S3Backend {
-    /// How old an answer about a path may be.
+    /// The freshness bound: how old a cached result for a path may be.
     pub(super) fn bound(&self, path: &VirtualPath) -> Duration {
         match path.segments().next() {
             Some(name) if Mounts::is_layered(name) => self.skills_bound(),
@@ -33,11 +36,11 @@ impl S3Backend {
         }
     }
 
-    /// What a path means, with what is wanted of its content.
+    /// Resolves a path, with as much of its content as the reader needs.
     pub(super) async fn find(&self, path: &VirtualPath, want: Want) -> Result<Arc<Node>> {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Ok(Arc::new(Node::Directory)),
-            // The mount itself is always there.
+            // The mount itself always exists.
             Location::Layered if path.segments().count() == 1 => Ok(Arc::new(Node::Directory)),
             Location::Layered => {
                 let union = self.union_around(path).await?;
@@ -72,7 +75,7 @@ impl S3Backend {
         }
     }
 
-    /// Some bytes of the file that a path means.
+    /// Opens the file at a path and requests some of its bytes.
     pub(super) async fn open_path(&self, path: &VirtualPath, range: ByteRange) -> Result<Opened> {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Err(is_directory(path)),
@@ -81,7 +84,8 @@ impl S3Backend {
         }
     }
 
-    /// The object of the file that has this very name: nothing is added to it. And the session in which that was so.
+    /// Returns the object of the file with exactly this name, without trying `.md`, and the session
+    /// to continue with.
     pub(super) async fn literal_file(&self, path: &VirtualPath) -> Result<(Option<ObjectKey>, Self)> {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Ok((None, self.clone())),
@@ -90,7 +94,7 @@ impl S3Backend {
         }
     }
 
-    /// Whether a directory has this very name. One request at most.
+    /// Returns whether a directory has exactly this name. At most one request.
     pub(super) async fn is_literal_directory(&self, path: &VirtualPath) -> Result<bool> {
         match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => Ok(true),
@@ -100,10 +104,10 @@ impl S3Backend {
     }
 }
 
-/// The conflict loop: an operation whose result was a conflict is tried again, past the cache.
+/// The conflict retry loop: repeats an operation that ended in a conflict, bypassing the cache.
 pub(crate) struct Retries<'s> {
     session: &'s S3Backend,
-    /// The same past the cache, after a conflict.
+    /// The session that bypasses the cache, after a conflict.
     fresh: Option<S3Backend>,
     left: u32,
 }
@@ -114,12 +118,12 @@ impl<'s> Retries<'s> {
         Self { session, fresh: None, left }
     }
 
-    /// What to try it with.
+    /// The session to use for the next attempt.
     pub(crate) fn session(&self) -> &S3Backend {
         self.fresh.as_ref().unwrap_or(self.session)
     }
 
-    /// Whether a conflict would be final.
+    /// Whether this is the last attempt, so that a conflict is final.
     pub(crate) fn is_last(&self) -> bool {
         self.left == 0
     }

@@ -1,8 +1,9 @@
-//! `/skills` as one tree, however many libraries are behind it. Pure code over views.
+//! The union of all libraries: `/skills` as one tree. Pure code over [`View`]s.
 //!
-//! Libraries are layers. A skill of an earlier layer hides every later skill at, above or below its path, as a
-//! whole and never file by file; of loose files the earlier layer's wins. Where a layer is broken, the layers
-//! before it still answer; whatever could come from it, or from a later one, is unavailable.
+//! Libraries are layers. A skill in an earlier layer shadows every later skill at, above or below
+//! its path, always as a unit and never file by file. Among loose files, the one in the earlier
+//! layer wins. If a layer is broken, the layers before it are still served; whatever could come
+//! from it or from a later layer is unavailable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Deref};
@@ -17,10 +18,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, SkillHead};
 use crate::path::{SkillPath, VirtualPath, parents};
 
-/// What all layers together show below a directory of `/skills`. Paths are relative to `/skills`.
+/// The merged tree of all layers, or of the part below one name. Paths are relative to `/skills`.
 #[derive(Debug, Default)]
 pub(crate) struct Union {
-    /// Paths and versions are shared with the layers: many users have a library in common, and a union each.
+    /// Paths and files are shared with the layers: many users share a library, but each has a
+    /// separate union.
     files: BTreeMap<Arc<str>, UnionFile>,
     directories: BTreeSet<Arc<str>>,
     skills: BTreeMap<SkillPath, SkillPlace>,
@@ -28,16 +30,16 @@ pub(crate) struct Union {
     /// Keys that no path can name.
     pub(crate) unnameable: Vec<String>,
     layers: Vec<Arc<View>>,
-    /// The layer that cannot be read.
+    /// The first layer that cannot be read, if any.
     pub(crate) broken: Option<Broken>,
     version: OnceLock<String>,
-    /// No other union of this process has it: what was made of a union is known by it.
+    /// Unique within this process. Identifies the union that a cached value was derived from.
     pub(crate) id: u64,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A file that is seen, and the layer it comes from.
+/// A visible file, and the layer that it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnionFile {
     pub(crate) layer: usize,
@@ -52,20 +54,20 @@ impl Deref for UnionFile {
     }
 }
 
-/// A skill that is seen.
+/// A visible skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SkillPlace {
     pub(crate) layer: usize,
-    /// The name of its `SKILL.md`, in its own letter case.
+    /// The name of its `SKILL.md`, in its original letter case.
     pub(crate) file: String,
 }
 
-/// Something of a later layer that is not seen, because an earlier one has a skill there.
+/// A path of a later layer that is shadowed by a skill of an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Collision {
-    /// What is hidden.
+    /// The shadowed path.
     pub(crate) path: String,
-    /// The skill that hides it.
+    /// The skill that shadows it.
     pub(crate) by: SkillPath,
     pub(crate) hidden_layer: usize,
     pub(crate) layer: usize,
@@ -77,16 +79,16 @@ impl Collision {
     }
 }
 
-/// A layer that cannot be read. Neither it nor a later one is part of the union.
+/// A layer that cannot be read. Neither it nor any later layer is part of the union.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken {
     pub(crate) layer: usize,
-    /// The library, for people.
+    /// The display name of the library.
     pub(crate) library: String,
     pub(crate) error: Arc<Error>,
 }
 
-/// What a path means, by the rules of `read` and `stat`.
+/// What a path resolves to, by the rules of `read` and `stat`.
 #[derive(Debug)]
 pub(crate) enum Found<'u> {
     File(VirtualPath, &'u UnionFile),
@@ -117,7 +119,7 @@ impl Union {
         union
     }
 
-    /// One library alone.
+    /// Creates the union of a single library.
     pub(crate) fn single(view: View) -> Self {
         Self::of(vec![Arc::new(view)], None)
     }
@@ -125,12 +127,13 @@ impl Union {
     fn add_files(&mut self, layer: usize, view: &View) {
         for (path, file) in &view.files {
             if let Some((skill, _)) = skill_above(&view.skills, path) {
-                // A skill is seen whole or not at all.
+                // A skill is visible as a unit or not at all.
                 if !self.is_seen(skill, layer) {
                     continue;
                 }
             } else if let Some(by) = self.skill_elsewhere(path, layer) {
-                // At a skill's own path too: `read` would take the file for the skill's directory.
+                // Also at the path of the skill itself: `read` would confuse the file with the
+                // skill's directory.
                 self.collisions.push(Collision::of(path, layer, by));
                 continue;
             }
@@ -146,7 +149,8 @@ impl Union {
         }
     }
 
-    /// Directories without files: folder markers, and keys that no path can name.
+    /// Adds directories without files, which come from folder markers and keys that no path can
+    /// name.
     fn add_directories(&mut self, layer: usize, view: &View) {
         for directory in &view.directories {
             let own = skill_around(&view.skills, directory);
@@ -159,25 +163,25 @@ impl Union {
         }
     }
 
-    /// Whether it was put together from exactly these layers.
+    /// Whether this union was built from exactly these layers.
     pub(super) fn is_of(&self, layers: &[Arc<View>]) -> bool {
         self.broken.is_none()
             && self.layers.len() == layers.len()
             && self.layers.iter().zip(layers).all(|(own, layer)| Arc::ptr_eq(own, layer))
     }
 
-    /// Of each layer, whether it was listed.
+    /// For each layer, whether it is plain, that is, was listed.
     pub(crate) fn plain_layers(&self) -> Vec<bool> {
         self.layers.iter().map(|layer| layer.index.is_none()).collect()
     }
 
-    /// Libraries whose newest index cannot be used, while an older one is served: their layer, and why.
+    /// Layers whose latest index cannot be used while an older one is served, with the reason.
     pub(crate) fn troubles(&self) -> impl Iterator<Item = (usize, &str)> {
         let all = self.layers.iter().enumerate();
         all.filter_map(|(layer, view)| Some((layer, view.trouble.as_deref()?)))
     }
 
-    /// What a path means. Where a broken layer might have an answer of its own, that is an error.
+    /// Resolves a path. Fails if a broken layer could have something there.
     pub(crate) fn find(&self, path: &VirtualPath) -> Result<Found<'_>> {
         if let Some(found) = self.file(path.below_mount()) {
             return Ok(Found::File(path.clone(), found));
@@ -194,10 +198,10 @@ impl Union {
         Ok(Found::Nothing)
     }
 
-    /// Whether the layers that can be read tell everything about a path and what is below it.
+    /// Checks that the readable layers determine everything at and below a path.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where a broken layer could add to it.
+    /// [`ErrorKind::Unavailable`] if a broken layer could add to it.
     pub(crate) fn check_complete(&self, path: &VirtualPath) -> Result<()> {
         let Some(broken) = &self.broken else { return Ok(()) };
         let relative = path.below_mount();
@@ -212,43 +216,44 @@ impl Union {
         Err(if error.is_retryable() { unavailable } else { unavailable.lasting() })
     }
 
-    /// What the index of a published library tells of a skill's `SKILL.md`.
+    /// Returns the head of a skill's `SKILL.md` from the index of a published library.
     pub(crate) fn head(&self, skill: &str) -> Option<&SkillHead> {
         let place = self.skills.get(skill)?;
         self.layers.get(place.layer)?.index.as_ref()?.heads.get(skill)
     }
 
-    /// What the index of a published library tells of a category; `None` when its file must be read.
+    /// Returns the description of a category from the index of a published library. `None` if the
+    /// file must be read.
     pub(crate) fn description(&self, category: &str) -> Option<Option<&str>> {
         let file = self.files.get(&*format!("{category}/DESCRIPTION.md"))?;
         let index = self.layers.get(file.layer)?.index.as_ref()?;
         Some(index.categories.get(category).map(String::as_str))
     }
 
-    /// When the newest release of a layer became visible, by S3's clock.
+    /// When the latest release of a layer became visible, by the clock of S3.
     pub(super) fn released(&self, layer: usize) -> Option<SystemTime> {
         self.layers.get(layer)?.released
     }
 
-    /// What it takes in memory, roughly.
+    /// Approximate memory usage.
     pub(super) fn weight(&self) -> u64 {
-        // Names are shared with the layers: of a file, an entry of a map is its own.
+        // Names are shared with the layers, so a file counts only as a map entry.
         let shared = self.files.len() * 50 + self.directories.len() * 25;
         let own = self.skills.len() + self.collisions.len() + self.unnameable.len();
-        // It keeps its layers alive, as others do: a part of each is its own.
+        // The union keeps its layers alive, as other unions do: count a share of each.
         let part = |layer: &Arc<View>| layer.weight() / Arc::strong_count(layer) as u64;
         (shared + own * 150) as u64 + self.layers.iter().map(part).sum::<u64>()
     }
 
-    /// The `DESCRIPTION.md` of each category that has one.
+    /// Returns the `DESCRIPTION.md` of each category that has one.
     pub(crate) fn descriptions(&self) -> impl Iterator<Item = (&str, &UnionFile)> {
         let categories: BTreeSet<&str> = self.skills.keys().flat_map(SkillPath::parents).collect();
         let file = |path: &str| self.files.get(&*format!("{path}/DESCRIPTION.md"));
         categories.into_iter().filter_map(move |path| Some((path, file(path)?)))
     }
 
-    /// Changes whenever a skill, a description of a category or the order of the layers does. `names` are those
-    /// of the libraries.
+    /// Returns a token that changes whenever a skill, the description of a category or the order of
+    /// the layers changes. `names` are the names of the libraries.
     pub(super) fn version(&self, names: impl Iterator<Item = String>) -> String {
         self.version.get_or_init(|| self.hash(names)).clone()
     }
@@ -282,7 +287,7 @@ impl Union {
         self.skills.get(skill).is_some_and(|place| place.layer == layer)
     }
 
-    /// A skill at, above or below a path.
+    /// Returns a skill at, above or below a path.
     fn hides(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
         let below = format!("{path}/");
         skill_around(&self.skills, path).or_else(|| {
@@ -292,27 +297,27 @@ impl Union {
         })
     }
 
-    /// The skill that contains a path.
+    /// Returns the skill that contains a path.
     pub(crate) fn skill_of(&self, path: &str) -> Option<&SkillPath> {
         skill_above(&self.skills, path).map(|(skill, _)| skill)
     }
 
-    /// The skill of another layer that is at a path, or contains it.
+    /// Returns the skill of another layer at a path, or that contains it.
     fn skill_elsewhere(&self, path: &str, layer: usize) -> Option<(&SkillPath, &SkillPlace)> {
         skill_around(&self.skills, path).filter(|(_, place)| place.layer != layer)
     }
 
-    /// Whether there is nothing at all.
+    /// Whether the union has no keys at all.
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.directories.is_empty() && self.unnameable.is_empty()
     }
 
-    /// The skills that are seen, sorted by path.
+    /// Returns the visible skills, sorted by path.
     pub(crate) fn skills(&self) -> impl Iterator<Item = (&SkillPath, &SkillPlace)> {
         self.skills.iter()
     }
 
-    /// The skill at a path.
+    /// Returns the skill at a path.
     pub(crate) fn skill(&self, path: &str) -> Option<&SkillPlace> {
         self.skills.get(path)
     }
@@ -325,12 +330,13 @@ impl Union {
         relative.is_empty() || self.directories.contains(relative)
     }
 
-    /// The files below a directory, sorted by path, with what follows the directory's own path.
+    /// Returns the files below a directory, sorted by path, with paths relative to the directory.
     pub(crate) fn files_in<'u>(&'u self, directory: &str) -> impl Iterator<Item = (&'u str, &'u UnionFile)> {
         below(&self.files, directory)
     }
 
-    /// Folder markers at or below a directory that is seen: their layer, and their path with its `/`.
+    /// Returns folder markers at or below a visible directory: the layer, and the path with its
+    /// trailing `/`.
     pub(super) fn markers_in(&self, directory: &str) -> impl Iterator<Item = (usize, &str)> {
         let prefix = prefix_of(directory);
         let all = self.layers.iter().enumerate();
@@ -339,14 +345,14 @@ impl Union {
             .filter(|(_, marker)| self.is_directory(marker.trim_end_matches('/')))
     }
 
-    /// Folder markers, and keys that no path can name.
+    /// The number of keys that are not files: folder markers, and keys that no path can name.
     pub(crate) fn left_out(&self) -> u64 {
         let markers: usize = self.layers.iter().map(|layer| layer.markers.len()).sum();
         (markers + self.unnameable.len()) as u64
     }
 
-    /// What is below a directory, its own entries or all of them, in key order: files, and directories without one.
-    /// And how many of them no path can name.
+    /// Returns the entries of a directory, or everything below it, in key order, and how many keys
+    /// there no path can name. The file is `None` for a directory.
     pub(super) fn items(
         &self,
         directory: &VirtualPath,
@@ -361,7 +367,7 @@ impl Union {
         for (path, found) in self.files_in(relative).filter(|(path, _)| wanted(path)) {
             items.extend(directory.join_exact(path).map(|path| (path, Some(found))));
         }
-        // A directory counts as its name and a slash.
+        // A directory sorts as its name with a trailing slash.
         fn key<'k>((path, found): &'k (VirtualPath, Option<&UnionFile>)) -> impl Iterator<Item = u8> + 'k {
             path.as_str().bytes().chain(found.is_none().then_some(b'/'))
         }
@@ -375,14 +381,14 @@ impl Union {
         all.map_while(move |path| path.strip_prefix(prefix.as_str()))
     }
 
-    /// How many keys below a directory no path can name.
+    /// Counts the keys below a directory that no path can name.
     fn hidden_below(&self, directory: &VirtualPath, all: bool) -> u64 {
         let prefix = prefix_of(directory.below_mount());
         let below = self.unnameable.iter().filter_map(|path| path.strip_prefix(prefix.as_str()));
         if all {
             return below.count() as u64;
         }
-        // One for each entry of this level that has no name.
+        // Count each entry at this level once.
         let first = below.map(|rest| rest.split_inclusive('/').next().unwrap_or_default());
         let nameless =
             |name: &&str| directory.join_exact(name.trim_end_matches('/')).is_none() || name.is_empty();
@@ -409,7 +415,7 @@ mod tests {
         Arc::new(View::published(Arc::new(index)))
     }
 
-    /// What is seen: `path@layer`, skills with a `*`.
+    /// The visible files as `path@layer`, with a `*` for the files that make a skill.
     fn seen(union: &Union) -> Vec<String> {
         let file = |(path, file): (&str, &UnionFile)| {
             let skill =
@@ -437,19 +443,19 @@ mod tests {
         check(&[&["a/SKILL.md", "a/x"]], &["a/SKILL.md@0*", "a/x@0"], &[]);
         // Side by side.
         check(&[&["a/SKILL.md"], &["b/SKILL.md"]], &["a/SKILL.md@0*", "b/SKILL.md@1*"], &[]);
-        // At the same path: whole, and never file by file.
+        // At the same path: shadowed as a unit, never file by file.
         check(&[&["a/SKILL.md"], &["a/SKILL.md", "a/y"]], &["a/SKILL.md@0*"], &["a"]);
         // Above and below.
         check(&[&["a/b/SKILL.md"], &["a/SKILL.md", "a/z"]], &["a/b/SKILL.md@0*"], &["a"]);
         check(&[&["a/SKILL.md"], &["a/b/SKILL.md"]], &["a/SKILL.md@0*"], &["a/b"]);
-        // In any letter case, and by precedence.
+        // In any letter case, by precedence.
         check(&[&["a/skill.md", "a/Skill.MD"]], &["a/Skill.MD@0", "a/skill.md@0*"], &[]);
         // A skill inside a skill is a resource.
         check(&[&["a/SKILL.md", "a/b/SKILL.md"]], &["a/SKILL.md@0*", "a/b/SKILL.md@0"], &[]);
-        // Of loose files the earlier layer's wins; a skill hides what is inside it.
+        // Among loose files the earlier layer wins; a skill shadows everything inside it.
         check(&[&["n.md"], &["n.md", "m.md"]], &["m.md@1", "n.md@0"], &[]);
         check(&[&["a/n.md"], &["a/SKILL.md"]], &["a/SKILL.md@1*"], &["a/n.md"]);
-        // Three layers: what the second hides of the third.
+        // Three layers: the second shadows parts of the third.
         check(
             &[&["a/SKILL.md"], &["b/SKILL.md"], &["a/SKILL.md", "b/SKILL.md", "c/SKILL.md"]],
             &["a/SKILL.md@0*", "b/SKILL.md@1*", "c/SKILL.md@2*"],
@@ -479,7 +485,7 @@ mod tests {
         let complete = |path: &str| union.check_complete(&VirtualPath::parse(path).unwrap()).is_ok();
         assert!(complete("/skills/c/a") && complete("/skills/c/a/x.md"));
         assert!(!complete("/skills") && !complete("/skills/c") && !complete("/skills/c/b"));
-        // Nothing is open where nothing is broken, and the catalog is another one.
+        // Without a broken layer everything is complete, and the catalog version differs.
         let whole = Union::of(layers(), None);
         assert!(whole.check_complete(&VirtualPath::parse("/skills").unwrap()).is_ok());
         let names = || std::iter::once(String::new());

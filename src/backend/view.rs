@@ -1,7 +1,7 @@
-//! One library as a tree of files, however it is stored: listed from its keys, or read from its index.
+//! The tree of one library, built from a listing of its keys or from its index.
 //!
-//! A view is pure data. It tells the files under a path with size, version and where to fetch them, the skills,
-//! and, for a published library, the heads of the skills.
+//! A view is pure data: files with size, version and where to fetch them, the skills, and, for a
+//! published library, the index with the heads of the skills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -19,15 +19,15 @@ use crate::store::{Listed, Meta};
 pub(crate) struct View {
     pub(super) files: BTreeMap<Arc<str>, Arc<ViewFile>>,
     pub(super) directories: BTreeSet<Arc<str>>,
-    /// With the name of their `SKILL.md`.
+    /// Skills, with the name of their `SKILL.md`.
     pub(super) skills: BTreeMap<SkillPath, String>,
-    /// Folder markers, with the `/` that they end with.
+    /// Folder markers, with their trailing `/`.
     pub(super) markers: Vec<String>,
     /// Keys that no path can name.
     pub(super) unnameable: Vec<String>,
-    /// For a published library.
+    /// `None` for a plain library.
     pub(super) index: Option<Arc<Index>>,
-    /// When the index was written, by S3's clock.
+    /// When the index was written, by the clock of S3.
     pub(super) released: Option<SystemTime>,
     /// Why a newer index could not be used, while this one is served.
     pub(super) trouble: Option<String>,
@@ -37,11 +37,11 @@ pub(crate) struct View {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ViewFile {
     pub(crate) meta: Meta,
-    /// For a file of a published library; any other is read from its own key.
+    /// `None` for a file of a plain library, which is read from its key.
     pub(crate) blob: Option<Blob>,
 }
 
-/// Where the content of a published file is.
+/// The location of a published file's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Blob {
     pub(crate) sha256: Digest,
@@ -49,7 +49,7 @@ pub(crate) struct Blob {
 }
 
 impl View {
-    /// A plain library: whatever is stored under its prefix.
+    /// Creates the view of a plain library: whatever is stored under its prefix.
     pub(crate) fn plain(top: &Directory, items: Vec<Listed>) -> Self {
         let mut view = Self::default();
         for item in items {
@@ -63,7 +63,7 @@ impl View {
         view
     }
 
-    /// A published library: what its index says, and nothing else.
+    /// Creates the view of a published library: exactly what its index says.
     pub(crate) fn published(index: Arc<Index>) -> Self {
         let mut view = Self::default();
         for (path, file) in &index.files {
@@ -93,7 +93,7 @@ impl View {
         if is_exact(relative) {
             return self.add(relative, meta, None);
         }
-        // The directories above it exist, as far as they can be named.
+        // The directories above it exist, as far as a path can name them.
         self.add_directories(parents(relative).take_while(|parent| is_exact(parent)));
         if meta.size == 0 && (relative.is_empty() || relative.strip_suffix('/').is_some_and(is_exact)) {
             self.markers.push(relative.to_owned());
@@ -102,7 +102,7 @@ impl View {
         }
     }
 
-    /// What it takes in memory, roughly.
+    /// Approximate memory usage.
     pub(super) fn weight(&self) -> u64 {
         let files = self
             .files
@@ -116,8 +116,10 @@ impl View {
     }
 }
 
-/// The skills among some files, with the name of their `SKILL.md`. A skill is a directory that contains one, in any
-/// letter case; the outermost one owns everything below it.
+/// Finds the skills among some files, with the name of their `SKILL.md`.
+///
+/// A skill is a directory with such a file, in any letter case. The outermost skill owns everything
+/// below it.
 pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<SkillPath, String> {
     let mut found: BTreeMap<&str, &str> = BTreeMap::new();
     for path in paths {
@@ -135,7 +137,7 @@ pub(crate) fn find_skills<'p>(paths: impl Iterator<Item = &'p str>) -> BTreeMap<
     owned.filter_map(|(path, name)| Some((SkillPath::exact(path)?, (*name).to_owned()))).collect()
 }
 
-/// What is below a directory, with what follows the directory's own path.
+/// Returns the entries below a directory, with paths relative to the directory.
 pub(super) fn below<'m, V>(
     files: &'m BTreeMap<Arc<str>, V>,
     directory: &str,
@@ -145,12 +147,12 @@ pub(super) fn below<'m, V>(
     all.map_while(move |(path, file)| Some((path.strip_prefix(prefix.as_str())?, file)))
 }
 
-/// What every path below a directory begins with.
+/// The common prefix of all paths below a directory.
 pub(super) fn prefix_of(directory: &str) -> String {
     if directory.is_empty() { String::new() } else { format!("{directory}/") }
 }
 
-/// The skill that contains a path.
+/// Returns the skill that contains a path.
 pub(super) fn skill_above<'s, V>(
     skills: &'s BTreeMap<SkillPath, V>,
     path: &str,
@@ -158,7 +160,7 @@ pub(super) fn skill_above<'s, V>(
     parents(path).find_map(|parent| skills.get_key_value(parent))
 }
 
-/// The skill at a path, or the one that contains it.
+/// Returns the skill at a path, or the one that contains it.
 pub(super) fn skill_around<'s, V>(
     skills: &'s BTreeMap<SkillPath, V>,
     path: &str,

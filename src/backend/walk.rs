@@ -1,4 +1,4 @@
-//! What is below a directory, page by page: one listing for `ls`, `tree`, `glob`, `grep` and copies.
+//! Directory walks, page by page. `ls`, `tree`, `glob`, `grep` and copies all use this one listing.
 
 use std::collections::VecDeque;
 
@@ -11,31 +11,32 @@ use crate::mount::{Directory, Layer, Location, ObjectKey};
 use crate::path::VirtualPath;
 use crate::store::{Body, ByteRange, Listed, Lister, Meta};
 
-/// Something to list.
+/// A directory to list.
 #[derive(Debug, Clone)]
 pub(super) enum WalkRoot {
     Directory(Directory),
-    /// Below `/skills`.
+    /// A path below `/skills`.
     Layered(VirtualPath),
 }
 
-/// What was found.
+/// An item of a listing.
 #[derive(Debug, Clone)]
 pub(super) enum Item {
     File(Candidate),
     Directory(VirtualPath),
-    /// The marker of a folder: its key, and its path below the listed directory, with its `/`.
+    /// A folder marker: its key, and its path relative to the listed directory, with its trailing
+    /// `/`.
     Marker(ObjectKey, String),
 }
 
-/// A file that was listed.
+/// A listed file.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) path: VirtualPath,
     pub(super) at: At,
 }
 
-/// What a path is in which nothing was found.
+/// What exists at a path below which nothing was listed.
 #[derive(Debug)]
 pub(super) enum Unlisted {
     File(Candidate),
@@ -43,11 +44,11 @@ pub(super) enum Unlisted {
     Nothing,
 }
 
-/// Where a listed file is.
+/// The location of a listed file.
 #[derive(Debug, Clone)]
 pub(super) enum At {
     Key(ObjectKey, Meta),
-    /// As `/skills` shows it.
+    /// A file in the union.
     Union(UnionFile),
 }
 
@@ -64,35 +65,35 @@ impl Candidate {
     }
 }
 
-/// Some items, in key order, and how many keys among them no path can name.
+/// A page of items in key order, and how many keys among them no path can name.
 #[derive(Debug, Default)]
 pub(super) struct WalkPage {
     pub(super) items: Vec<Item>,
     pub(super) hidden: u64,
 }
 
-/// A listing on its way.
+/// A listing in progress.
 #[derive(Debug)]
 pub(super) struct Walk {
     backend: S3Backend,
     depth: Depth,
-    /// What is known without a request: the mounts, when `/` is listed.
+    /// The first page, which needs no request: the mounts, when `/` is listed.
     mounts: Option<WalkPage>,
-    /// What is still to list; more than one only below `/`.
+    /// What is left to list. More than one root only when `/` is listed.
     left: VecDeque<WalkRoot>,
     lister: Option<Lister>,
-    /// The directories that the last key of a recursive listing was in.
+    /// The directories of the last key of a recursive listing.
     open: Vec<String>,
-    /// Whether anything was found in the place at hand.
+    /// Whether anything was found in the current root.
     found: bool,
     /// Whether anything was found at all.
     pub(super) found_any: bool,
-    /// The object of the listed directory's own name, asked about when the directory is empty.
+    /// The object with the same name as the listed directory. Checked if the directory is empty.
     own_key: Option<ObjectKey>,
 }
 
 impl S3Backend {
-    /// Where the content of a path is listed; none for `/`.
+    /// Returns what to list for a path, or `None` for `/`.
     pub(super) fn place(&self, path: &VirtualPath) -> Result<Option<WalkRoot>> {
         Ok(match self.mounts.resolve(path)? {
             Location::Mount(directory) => Some(WalkRoot::Directory(directory)),
@@ -102,7 +103,8 @@ impl S3Backend {
         })
     }
 
-    /// What a path is in which nothing was found; `listed`: its own listing was empty, and not only that of a part.
+    /// Determines what exists at a path below which nothing was found. `listed` says whether the
+    /// path itself was listed, and not only a part of it.
     pub(super) async fn unlisted(&self, path: &VirtualPath, listed: bool) -> Result<Unlisted> {
         let at = match self.mounts.resolve(path)? {
             Location::Root | Location::Mount(_) => return Ok(Unlisted::Directory),
@@ -125,13 +127,13 @@ impl S3Backend {
         Ok(at.map_or(Unlisted::Nothing, |at| Unlisted::File(Candidate { path: path.clone(), at })))
     }
 
-    /// All mounts.
+    /// Returns the roots of all mounts.
     pub(super) fn all_places(&self) -> Result<VecDeque<WalkRoot>> {
         self.mounts().filter_map(|mount| self.place(mount.path()).transpose()).collect()
     }
 
-    /// A file that was listed, as one that can be opened: below `/skills` in the version that was listed, elsewhere in
-    /// the latest.
+    /// Converts a listed file into one that can be opened: below `/skills` in the listed version,
+    /// elsewhere in the latest.
     pub(super) fn candidate_file(&self, candidate: &Candidate) -> Result<File> {
         match &candidate.at {
             At::Union(found) => self.listed_file(&candidate.path, found),
@@ -145,7 +147,7 @@ impl S3Backend {
         }
     }
 
-    /// All bytes of a file that was listed; `None` when it is gone.
+    /// Opens a listed file completely. Returns `None` if it has been deleted.
     pub(super) async fn open_candidate(
         &self,
         candidate: &Candidate,
@@ -167,7 +169,8 @@ impl Walk {
         Self { backend, depth, mounts, left, lister, open, found: false, found_any: false, own_key }
     }
 
-    /// What is below a directory, which must be there; of `/`, the mounts and their content.
+    /// Lists what is below a directory, which must exist. For `/`, lists the mounts and their
+    /// contents.
     pub(super) fn of(backend: S3Backend, path: &VirtualPath, depth: Depth) -> Result<Self> {
         let own_key = match backend.mounts.resolve(path)? {
             Location::Inside { key, .. } => Some(key),
@@ -181,7 +184,7 @@ impl Walk {
         Ok(Self { mounts: Some(WalkPage { items, hidden: 0 }), ..Self::new(backend, depth, left) })
     }
 
-    /// The next page that holds anything.
+    /// Returns the next non-empty page.
     pub(super) async fn next(&mut self) -> Result<Option<WalkPage>> {
         if let Some(mounts) = self.mounts.take() {
             return Ok(Some(mounts));
@@ -214,7 +217,8 @@ impl Walk {
         Ok(None)
     }
 
-    /// A mount may be empty. Anything else without a key is a file or nothing, where that matters.
+    /// Finishes a root. An empty mount is fine; any other path without keys is a file or does not
+    /// exist.
     async fn end_of(&mut self, directory: &Directory) -> Result<()> {
         let path = directory.path();
         if let Some(key) = self.own_key.as_ref().filter(|_| !self.found) {
@@ -248,7 +252,7 @@ impl Walk {
         page
     }
 
-    /// An object, after the directories that it is the first to be in: each is told once, before its content.
+    /// Adds an object, preceded by its directories that have not been emitted yet.
     fn object(&mut self, directory: &Directory, key: &str, meta: Meta, page: &mut WalkPage) {
         let Some(relative) = directory.relative(key) else {
             page.hidden += 1;
@@ -275,12 +279,12 @@ impl Walk {
         }
     }
 
-    /// All layers together, as one page.
+    /// Lists the union of all layers as one page.
     async fn layered(&self, path: &VirtualPath) -> Result<WalkPage> {
         let relative = path.below_mount();
         let mut union = self.backend.union_of_first(path).await?;
         if !union.is_directory(relative) {
-            // Not a directory: what else it is, the part around it tells.
+            // Not a directory. The union around the path shows whether it is a file.
             union = self.backend.union_around(path).await?;
             union.check_complete(path)?;
             return Err(match union.file(relative) {

@@ -1,4 +1,4 @@
-//! Windows of lines: of a text that is known, and of files that are too large to keep.
+//! Windows of lines, from cached text and from files that are too large to cache.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Hint, Result};
 use crate::store::{Body, ByteRange};
 use crate::text::{self, Binary, LineWindow, StreamDecoder, StreamError};
 
-/// A long file is read in ranges that grow from the first to the last of these.
+/// The size of the ranges in which a large file is read: they grow from the first to the longest.
 const FIRST_RANGE: u64 = 256 * 1024;
 const LONGEST_RANGE: u64 = 16 * 1024 * 1024;
 
@@ -22,7 +22,7 @@ const WINDOW: Hint = Hint::ReadWindow;
 const FEWER_LINES: Hint = Hint::FewerLines;
 
 impl S3Backend {
-    /// The text of a file, or a window of it.
+    /// Returns the text of a file, or a window of its lines.
     pub(super) async fn text_of(&self, file: &File, window: Option<Window>) -> Result<TextFile> {
         let decoded = match &file.content {
             Content::Bytes(bytes) => &Content::of_text(text::decode(bytes.to_vec())),
@@ -54,12 +54,12 @@ impl S3Backend {
         }
     }
 
-    /// A window of a file that is too large to keep. It starts as near to the window as an earlier read
-    /// has been, and ends behind it.
+    /// Reads a window of a file that is too large to cache. Starts at the nearest indexed line, and
+    /// stops after the window.
     async fn read_long(&self, file: &File, head: &[u8], window: Window) -> Result<TextFile> {
         let File { path, key, meta, .. } = file;
         let mut encoding = text::sniff(head).map_err(|Binary(mime)| binary_file(path, mime, meta.size))?;
-        // Without an ETag nothing tells whether a line index belongs to this version.
+        // Without an ETag, a line index cannot be matched to a version.
         let etag = meta.etag.as_deref();
         let index_key = etag.map(|etag| Key::<LineIndex>::new(About::object(key), Detail::named(etag)));
         let mut index = index_key.as_ref().and_then(|key| self.cache().peek(key)).map(|kept| kept.value);
@@ -68,7 +68,7 @@ impl S3Backend {
             let mut lines = LineWindow::new(window.offset, window.limit);
             let scanned = self.scan(file, head, &known, &mut lines).await;
             if let (Some(key), Ok(Ok(_))) = (&index_key, &scanned) {
-                // Kept again, so that it is weighed as it is now.
+                // Put again, so that the cache accounts for its new size.
                 self.cache().put(key, self.cache().moment(key), known.clone());
             }
             match scanned? {
@@ -81,13 +81,14 @@ impl S3Backend {
                     return Ok(text_file(file, window, lines.into_text(), count, total, encoding));
                 }
                 Err(StreamError::Binary(Binary(mime))) => return Err(binary_file(path, mime, meta.size)),
-                // Happens once: only UTF-8 can turn out to be something else.
+                // Happens at most once: only presumed UTF-8 can turn out to be another encoding.
                 Err(StreamError::Legacy(legacy)) => encoding = legacy,
             }
         }
     }
 
-    /// Reads a file that is too large to keep, up to the end of the window. Tells whether that is the end of the file.
+    /// Reads a large file up to the end of the window. Returns whether that was the end of the
+    /// file.
     async fn scan(
         &self,
         file: &File,
@@ -126,7 +127,8 @@ impl S3Backend {
                 let body = match &mut range {
                     Some(body) => body,
                     None => {
-                        // Short ranges first: most windows end soon. Longer ones when there is a long way to go.
+                        // Start with short ranges, because most windows end soon, and grow if there
+                        // is a long way to go.
                         let end = meta.size.min(at.saturating_add(range_bytes));
                         range_bytes = LONGEST_RANGE.min(range_bytes * 2);
                         range.insert(self.open_part(file, ByteRange { start: at, end: Some(end) }).await?)

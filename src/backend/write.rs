@@ -1,4 +1,4 @@
-//! `write`, whole or as a stream, and the batches.
+//! `write`, from bytes or from a stream, and the batch operations.
 
 use std::io;
 
@@ -16,66 +16,72 @@ use crate::mount::{Target, WritableKey};
 use crate::path::{IntoPath, VirtualPath};
 use crate::store::{Condition, History, ObjectProperties, PartSource, Payload, Put, Write, WriteId};
 
-/// Items of a batch that are under way at once.
+/// How many files of a batch are processed concurrently.
 const BATCH: usize = 32;
 
-/// What a write may replace.
+/// The precondition of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WriteMode {
-    /// Whatever is there.
+    /// None: create the file, or overwrite it.
     #[default]
     Overwrite,
-    /// Nothing: a file that is there is [`ErrorKind::AlreadyExists`].
+    /// The file must not exist; otherwise the write fails with [`ErrorKind::AlreadyExists`].
     CreateNew,
-    /// The version with this ETag: any other is [`ErrorKind::Conflict`].
+    /// The file must have this ETag; otherwise the write fails with [`ErrorKind::Conflict`].
     IfMatch(String),
 }
 
-/// A file that was written.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Written {
-    /// Its path.
+    /// The path of the file.
     pub path: VirtualPath,
-    /// Its size, in bytes.
+    /// The size of the file, in bytes.
     pub size: u64,
-    /// The ETag of what was written; `None` when the answer was lost and another writer had come by
-    /// before it could be asked for.
+    /// The ETag of the new version. `None` if the response was lost and another writer replaced the
+    /// file before the ETag could be requested.
     pub etag: Option<String>,
 }
 
-/// What the server behind a handle can do.
+/// What the server supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Whether it minds `If-Match` and `If-None-Match` on writes. Without, edits and appends are refused
-    /// unless [`S3Backend::accepting_lost_updates`] says otherwise.
+    /// Whether it honors `If-Match` and `If-None-Match` on writes. If not, edits and appends are
+    /// refused, unless the session is one from [`S3Backend::accepting_lost_updates`].
     pub conditional_writes: bool,
 }
 
 impl S3Backend {
-    /// Writes a file: creates it, or overwrites what is there.
+    /// Writes a file, creating it or overwriting the existing one.
     ///
-    /// The content type follows from the name. Costs one request up to twice
-    /// [`Settings::part_bytes`](crate::Settings::part_bytes), more in parts beyond.
+    /// The content type is derived from the file name.
+    ///
+    /// Costs one request for up to twice [`Settings::part_bytes`](crate::Settings::part_bytes).
+    /// Larger content is a multipart upload.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] where the session may not write, before any request;
-    /// [`ErrorKind::QuotaExceeded`]; [`ErrorKind::Conflict`] when the answer was lost and nothing tells
-    /// whether the write took effect.
+    /// - [`ErrorKind::ReadOnly`] if the session may not write there. Fails before sending anything.
+    /// - [`ErrorKind::IsDirectory`] if the path is a mount.
+    /// - [`ErrorKind::QuotaExceeded`] if the session's quota does not allow it.
+    /// - [`ErrorKind::Conflict`] if the response was lost and it cannot be determined whether the
+    ///   write took effect.
     pub async fn write(&self, path: impl IntoPath, content: impl Into<Bytes>) -> Result<Written> {
         self.write_bytes(path.into_path()?, content.into(), &WriteMode::Overwrite).await
     }
 
-    /// Writes a file under a condition.
+    /// Writes a file under a precondition.
     ///
-    /// Costs as [`S3Backend::write`]; on a server that is not AWS one request more, once a handle, to ask
-    /// whether it minds conditions.
+    /// Costs the same as [`S3Backend::write`]. On a server other than AWS, the first conditional
+    /// write of the handle costs one more request, which probes for support.
     ///
     /// # Errors
-    /// As [`S3Backend::write`], and [`ErrorKind::AlreadyExists`] or [`ErrorKind::Conflict`] when the
-    /// condition does not hold.
+    /// - Same as [`S3Backend::write`].
+    /// - [`ErrorKind::AlreadyExists`] or [`ErrorKind::Conflict`] if the precondition fails.
+    /// - [`ErrorKind::InvalidInput`] if [`WriteMode::IfMatch`] has a malformed ETag.
+    /// - [`ErrorKind::Unavailable`] if the server does not support conditional writes.
     pub async fn write_with(
         &self,
         path: impl IntoPath,
@@ -85,13 +91,16 @@ impl S3Backend {
         self.write_bytes(path.into_path()?, content.into(), &mode).await
     }
 
-    /// Writes a file from a stream of unknown length, in parts when it is long. Nothing is seen of it
-    /// before it is complete; when the stream fails, or this future is dropped, nothing is left.
+    /// Writes a file from a stream of unknown length. Long content is a multipart upload.
     ///
-    /// Holds up to seven parts in memory, some 60 MB by default.
+    /// The file becomes visible only once it is complete. If the stream fails, or the future is
+    /// dropped, nothing is left.
+    ///
+    /// Costs the same as [`S3Backend::write`]. Buffers up to seven parts in memory, about 60 MB by
+    /// default.
     ///
     /// # Errors
-    /// As [`S3Backend::write_with`]; [`ErrorKind::InvalidInput`] when the stream fails.
+    /// Same as [`S3Backend::write_with`], and [`ErrorKind::InvalidInput`] if the stream fails.
     pub async fn write_stream(
         &self,
         path: impl IntoPath,
@@ -101,9 +110,10 @@ impl S3Backend {
         self.write_from(path.into_path()?, content, &mode).await
     }
 
-    /// Writes many files; the results are in the order of the files.
+    /// Writes many files, up to 32 concurrently. Returns the results in the order of the files.
     ///
-    /// Up to 32 are under way at once. One that fails does not stop the others.
+    /// A file that fails does not affect the others. Each file costs the same as
+    /// [`S3Backend::write`].
     pub async fn upload_files<P: IntoPath>(
         &self,
         files: impl IntoIterator<Item = (P, Bytes)>,
@@ -115,9 +125,11 @@ impl S3Backend {
         stream::iter(files).map(write).buffered(BATCH).collect().await
     }
 
-    /// Reads many files as bytes; the results are in the order of the paths.
+    /// Reads many files as bytes, up to 32 concurrently. Returns the results in the order of the
+    /// paths.
     ///
-    /// Up to 32 are under way at once. One that fails does not stop the others.
+    /// A file that fails does not affect the others. Each file costs the same as
+    /// [`S3Backend::read_bytes`].
     pub async fn download_files<P: IntoPath>(
         &self,
         paths: impl IntoIterator<Item = P>,
@@ -127,17 +139,19 @@ impl S3Backend {
         stream::iter(paths).map(read).buffered(BATCH).collect().await
     }
 
-    /// The same session, for a caller who accepts that on a server without conditional writes an edit, an
-    /// append or a conditional write may overwrite what another wrote at the same time.
+    /// Returns a copy of this session that works without conditional writes.
+    ///
+    /// On a server that does not support them, an edit, an append or a conditional write of that
+    /// session may overwrite a concurrent change of another writer.
     #[must_use]
     pub fn accepting_lost_updates(&self) -> Self {
         Self { accepts_lost_updates: true, ..self.clone() }
     }
 
-    /// What the server can do. At most one request, once a handle.
+    /// Returns what the server supports. At most one request per handle.
     ///
     /// # Errors
-    /// [`ErrorKind::ReadOnly`] when the session has no mount to try it in.
+    /// [`ErrorKind::ReadOnly`] if the session has no mount in which to probe.
     pub async fn capabilities(&self) -> Result<Capabilities> {
         let targets = self.mounts().filter_map(|mount| self.mounts.target(mount.path()).ok());
         let target = targets.last().ok_or_else(|| {
@@ -153,7 +167,8 @@ impl S3Backend {
         honors.map_err(|e| e.during("write", &target.path))
     }
 
-    /// Whether conditions can be used: `false` only when the caller accepts to go without.
+    /// Returns whether to use conditional writes. `false` only if they are unsupported and the
+    /// caller accepts that.
     pub(super) async fn conditions(&self, target: &Target) -> Result<bool> {
         if self.honors_conditions(target).await? {
             return Ok(true);
@@ -188,7 +203,7 @@ impl S3Backend {
         self.write_parts(&target, &key, content, mode, condition).await
     }
 
-    /// The file that a path means for writing: by its literal name.
+    /// Returns the file to write. The path is taken literally: `.md` is never added.
     pub(super) fn file_target(&self, path: &VirtualPath) -> Result<(Target, WritableKey)> {
         let target = self.mounts.target(path)?;
         match target.key.clone() {
@@ -199,7 +214,7 @@ impl S3Backend {
         }
     }
 
-    /// What a mode asks of the storage, found before the content is taken in.
+    /// Translates a mode into a condition, before the content is read.
     async fn condition(&self, target: &Target, mode: &WriteMode) -> Result<Condition> {
         let condition = match mode {
             WriteMode::Overwrite => return Ok(Condition::Always),
@@ -212,12 +227,12 @@ impl S3Backend {
         if self.conditions(target).await? {
             return Ok(condition);
         }
-        // The caller accepts that this is a look, and no promise.
+        // The caller accepts a check that is not atomic.
         self.not_as_wanted(target, mode).await?;
         Ok(Condition::Always)
     }
 
-    /// Tells what stands against a mode; nothing when it could go through now. One request.
+    /// Fails if the precondition of a mode does not hold now. One request.
     async fn not_as_wanted(&self, target: &Target, mode: &WriteMode) -> Result<()> {
         let Some(key) = &target.key else { return Ok(()) };
         let path = &target.path;
@@ -232,7 +247,7 @@ impl S3Backend {
         }
     }
 
-    /// The size of what a write replaces, where a quota counts.
+    /// Returns the size of the file that a write replaces, if there is a quota.
     pub(super) async fn replaced(&self, path: &VirtualPath, key: &WritableKey) -> Result<Option<u64>> {
         if !self.counts_usage() {
             return Ok(None);
@@ -262,7 +277,7 @@ impl S3Backend {
         Ok(Written { path: target.path.clone(), size, etag })
     }
 
-    /// Sends a write until its condition is decided.
+    /// Sends a write until it succeeds or its precondition fails.
     async fn put_as(&self, target: &Target, mode: &WriteMode, write: &Write<'_>) -> Result<Option<String>> {
         let path = &target.path;
         let deadline = Instant::now() + self.shared.settings.conflict_patience;
@@ -272,7 +287,8 @@ impl S3Backend {
                 Put::Done { etag } => return Ok(etag),
                 Put::Overtaken => {}
             }
-            // Another conditional write was under way, or the file came and went: else this says no.
+            // Either the precondition fails, which this reports, or another conditional write was
+            // in progress, or the file was created and deleted again: then retry.
             self.not_as_wanted(target, mode).await?;
             if Instant::now() >= deadline {
                 return Err(busy(path));
@@ -282,7 +298,7 @@ impl S3Backend {
         }
     }
 
-    /// Takes content in and sends it: in one request when it is short, in parts when it is not.
+    /// Reads content and sends it: in one request if it is short, otherwise as a multipart upload.
     async fn write_parts(
         &self,
         target: &Target,
@@ -318,7 +334,7 @@ impl S3Backend {
     }
 }
 
-/// The properties of a file that is written anew.
+/// The properties of a newly written file.
 pub(super) fn new_file(path: &VirtualPath, id: &WriteId) -> ObjectProperties {
     new_properties(path.name().unwrap_or_default(), id)
 }
@@ -332,13 +348,13 @@ pub(super) fn new_properties(name: &str, id: &WriteId) -> ObjectProperties {
     }
 }
 
-/// An ETag without the quotes that it has on the wire.
+/// Strips the quotes that an ETag has on the wire.
 fn bare(etag: &str) -> &str {
     etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(etag)
 }
 
 fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
-    // Neither any version nor nearly this one: both would overwrite what was not seen.
+    // Neither `*` nor a weak ETag: both could overwrite a version that the caller has not seen.
     let named = !bare(etag).is_empty() && bare(etag) != "*" && !bare(etag).contains('"');
     if named && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
         return Ok(());
@@ -399,7 +415,7 @@ pub(super) fn already_exists(path: &VirtualPath) -> Error {
     Unwritten::Exists(path).into()
 }
 
-/// The file is not the version that was named.
+/// The file does not have the expected ETag.
 fn another_version(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Error {
     match etag {
         Some(etag) => Unwritten::OtherVersion { path, expected: wanted, etag }.into(),
@@ -407,12 +423,12 @@ fn another_version(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Erro
     }
 }
 
-/// Others were at it all the time.
+/// Other writers kept changing the file until the time ran out.
 pub(super) fn busy(path: &VirtualPath) -> Error {
     Unwritten::Busy(path).into()
 }
 
-/// Another writer was there first.
+/// Another writer was faster.
 pub(super) fn changed(path: &VirtualPath, etag: Option<&str>) -> Error {
     match etag {
         Some(etag) => Unwritten::Changed { path, etag }.into(),
