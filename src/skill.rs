@@ -1,7 +1,7 @@
-//! The skill library: which skills a session has, what they say, and what else is in them.
+//! The skill library: which skills a session has, their instructions, and their other files.
 //!
-//! Three tiers: the catalogue (names and descriptions), the instructions (`SKILL.md`), the resources
-//! (everything else, listed without being read).
+//! Skills are disclosed in three tiers: the catalog (names and descriptions), the instructions
+//! (`SKILL.md`), and the resources (all other files, listed without being read).
 
 mod catalog;
 mod discover;
@@ -26,26 +26,27 @@ use crate::path::{SkillPath, VirtualPath};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Skill {
-    /// Its path below `/skills`: `category/skill`; categories may nest, and there may be none.
+    /// Its path below `/skills`, such as `category/skill`. Categories may be nested, and a skill
+    /// may have none.
     pub path: SkillPath,
-    /// Its `SKILL.md`.
+    /// The path of its `SKILL.md`.
     pub location: VirtualPath,
-    /// The shared library it comes from; `None` for the user's own.
+    /// The shared library that it comes from. `None` for the user library.
     pub library: Option<LibraryId>,
-    /// What it says of itself.
+    /// The manifest from its frontmatter.
     pub manifest: Manifest,
     /// The size of its `SKILL.md`, in bytes.
     pub size: u64,
-    /// Changes when its `SKILL.md` does.
+    /// An opaque token that changes when its `SKILL.md` changes.
     pub etag: Option<String>,
     /// Its other files, sorted by path.
     pub resources: Vec<Resource>,
-    /// What was odd about it.
+    /// Problems that were found while loading it.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl Skill {
-    /// A skill of which no more is known than what it says of itself.
+    /// Creates a skill from its manifest alone, without a listing.
     pub(crate) fn unlisted(path: SkillPath, manifest: Manifest) -> crate::Result<Self> {
         Ok(Self {
             location: path.join("SKILL.md")?,
@@ -59,58 +60,58 @@ impl Skill {
         })
     }
 
-    /// The path of its directory.
+    /// Returns the path of its directory.
     #[must_use]
     pub fn directory(&self) -> VirtualPath {
         self.location.parent().unwrap_or_else(VirtualPath::root)
     }
 
-    /// What stands before its own name; empty without a category.
+    /// Returns the part of its path before the last name. Empty without a category.
     #[must_use]
     pub fn category(&self) -> &str {
         self.path.category()
     }
 
-    /// The last part of its path.
+    /// Returns the last name of its path.
     #[must_use]
     pub fn leaf(&self) -> &str {
         self.path.name()
     }
 }
 
-/// A file of a skill that is not its `SKILL.md`.
+/// A file of a skill other than its `SKILL.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Resource {
-    /// Its path below the skill's directory.
+    /// Its path, relative to the skill's directory.
     pub path: String,
-    /// What it is for, by where it lies.
+    /// Its purpose, derived from its path.
     pub kind: ResourceKind,
-    /// Bytes.
+    /// Its size, in bytes.
     pub size: u64,
 }
 
-/// What a resource is for.
+/// The purpose of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum ResourceKind {
-    /// Text beside `SKILL.md`, to read on.
+    /// Further text next to `SKILL.md`.
     Disclosure,
-    /// In `references/` or `reference/`.
+    /// A file in `references/` or `reference/`.
     Reference,
-    /// In `scripts/`.
+    /// A file in `scripts/`.
     Script,
-    /// In `assets/`.
+    /// A file in `assets/`.
     Asset,
-    /// In `resources/`.
+    /// A file in `resources/`.
     Resource,
-    /// Anything else.
+    /// Any other file.
     Other,
 }
 
 impl ResourceKind {
-    /// By the path below the skill's directory.
+    /// Classifies a resource by its path, relative to the skill's directory.
     #[must_use]
     pub fn of(path: &str) -> Self {
         match path.split_once('/') {
@@ -125,7 +126,7 @@ impl ResourceKind {
         }
     }
 
-    /// As it is printed.
+    /// Returns the name of the kind, as in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -139,38 +140,38 @@ impl ResourceKind {
     }
 }
 
-/// A directory that holds skills.
+/// A directory that contains skills.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Category {
     /// Its path below `/skills`.
     pub path: String,
-    /// From its `DESCRIPTION.md`.
+    /// The description from its `DESCRIPTION.md`.
     pub description: Option<String>,
 }
 
-/// How a catalogue is written.
+/// The output format of a catalog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CatalogFormat {
-    /// By category, one line a skill.
+    /// Markdown, grouped by category, with one line per skill.
     Markdown,
-    /// As the reference library skills-ref writes it: every element on lines of its own.
+    /// XML as the reference library skills-ref writes it, with tags and content on separate lines.
     Xml,
-    /// The same elements, each on one line.
+    /// The same XML, with each element on one line.
     XmlOneLine,
     /// One JSON document.
     Json,
 }
 
-/// A catalogue that fits, and what that cost.
+/// A catalog that fits into a budget, and what was omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Budgeted {
-    /// The catalogue. It never has more characters than the budget.
+    /// The catalog. Never has more characters than the budget.
     pub text: String,
-    /// Whether descriptions were shortened or dropped.
+    /// Whether descriptions were shortened or omitted.
     pub shortened: bool,
-    /// How many skills were left out, from the end.
+    /// The number of skills that were omitted, from the end.
     pub left_out: usize,
 }

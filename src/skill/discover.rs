@@ -1,5 +1,5 @@
-//! Discovery: the union of the libraries, then the heads of the skill files: from the index of a published library,
-//! or read, many at once.
+//! Discovery: resolves the union of the libraries, then obtains the head of each skill file, from
+//! the index of a published library or by reading many files concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use crate::manifest::{Diagnostic, Manifest, Severity, Size, read_description, re
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::store::Meta;
 
-/// How many heads are read at once: as many as a tenant may have under way.
+/// How many heads are read concurrently: the concurrency limit of a tenant.
 const AT_ONCE: usize = 80;
-/// Skills that lie deeper are reported and left out.
+/// Skills in deeper directories are reported and skipped.
 const MAX_DEPTH: usize = 8;
-/// So are skills beyond this many.
+/// Skills beyond this number are reported and skipped.
 const MAX_SKILLS: usize = 5_000;
-/// A `SKILL.md` over this size is reported; its head is read all the same.
+/// A larger `SKILL.md` is reported. Its head is still read.
 const LARGE_BYTES: u64 = 1024 * 1024;
 
-/// So many skills are looked at on a thread that may take its time.
+/// At least this many skills are processed on a blocking thread.
 const MANY: usize = 64;
 
-/// A skill, or what is to be said of what is none.
+/// A skill, or diagnostics that say why it cannot be used.
 type ReadSkill = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
 
-/// What one version of a file says.
+/// A value parsed from one version of a file.
 #[derive(Debug)]
 struct KnownFile<T> {
     etag: Option<String>,
     says: T,
 }
 
-/// Of a skill's file.
+/// Parsed from a `SKILL.md`.
 impl Cached for KnownFile<ReadSkill> {
     fn weight(&self) -> Option<u64> {
         let weight: usize = match &self.says {
@@ -55,21 +55,21 @@ impl Cached for KnownFile<ReadSkill> {
     }
 }
 
-/// Of a category's file.
+/// Parsed from a `DESCRIPTION.md`.
 impl Cached for KnownFile<Option<String>> {
     fn weight(&self) -> Option<u64> {
         Some(self.says.as_ref().map_or(0, String::len) as u64)
     }
 }
 
-/// What was made of one union.
+/// The skill library built from one union.
 #[derive(Debug)]
 struct Catalog {
     union: u64,
     library: SkillLibrary,
-    /// Of each layer of the union, whether it was listed.
+    /// For each layer of the union, whether it is plain, that is, was listed.
     plain: Vec<bool>,
-    /// Whether something could not be read: then the next caller tries again.
+    /// Whether something could not be read. Then it is not cached, so the next caller tries again.
     failed: bool,
 }
 
@@ -83,10 +83,10 @@ impl Cached for Catalog {
     }
 }
 
-/// The skills of a listing.
+/// The skills of a union.
 type ListedSkills<'u> = Vec<(&'u SkillPath, &'u SkillPlace)>;
 
-/// A skill of the union.
+/// A skill of the union, with its file.
 pub(super) struct FoundSkill<'u> {
     union: &'u Union,
     path: &'u SkillPath,
@@ -95,24 +95,28 @@ pub(super) struct FoundSkill<'u> {
     pub(super) location: VirtualPath,
 }
 
-/// One attempt at reading what a listing found.
+/// One attempt at reading the skills of a union.
 struct Attempt {
-    /// Whether a conflict is final.
+    /// Whether this is the last attempt, so that a conflict is final.
     last: bool,
     /// Whether something could not be read.
     failed: AtomicBool,
 }
 
 impl S3Backend {
-    /// The skills of a category, with their frontmatter; `None` and `"all"` mean every category.
+    /// Returns the skills of a category, with their frontmatter. `None` and `"all"` mean every
+    /// category.
     ///
-    /// Costs one request for a published library. For a plain one: a request for its index and a listing (one
-    /// request for every 1,000 keys), then one ranged request for each skill and for each category's
-    /// `DESCRIPTION.md`, 80 of them at once, and a second one for a skill whose frontmatter is longer than 4 KiB.
+    /// A published library costs one request. A plain library costs one request for its index, a
+    /// listing (one request per 1,000 keys), and one ranged request for each skill and each
+    /// category's `DESCRIPTION.md`, up to 80 concurrently. A skill whose frontmatter is longer than
+    /// 4 KiB costs a second one. Costs nothing while everything is cached.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is no such category. A skill that cannot be read is no
-    /// error: it is left out and stands in the library's diagnostics.
+    /// [`ErrorKind::NotFound`] if the category does not exist, or if the session has no `/skills`.
+    ///
+    /// A skill that cannot be read is not an error. It is omitted and reported in
+    /// [`SkillLibrary::diagnostics`].
     #[instrument(name = "skills", skip_all, fields(?category))]
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
         let mut retries = Retries::new(self);
@@ -129,7 +133,7 @@ impl S3Backend {
         self.library(&union, category.as_deref(), last).await
     }
 
-    /// The skills that a listing found: known ones, and the others read.
+    /// Returns the skills of a union, from the cache or by reading them.
     pub(super) async fn library(
         &self,
         union: &Arc<Union>,
@@ -137,7 +141,8 @@ impl S3Backend {
         last: bool,
     ) -> Result<SkillLibrary> {
         let key = Key::new(self.about_libraries(), Detail::named(category.unwrap_or_default()));
-        // It belongs to this union, however old that is; callers with the same one may wait for each other.
+        // A catalog belongs to one union, regardless of its age. Callers with the same union share
+        // a fetch.
         let accept = Accept {
             bound: Duration::MAX,
             fetches: Detail::named(union.id.to_string()),
@@ -165,7 +170,7 @@ impl S3Backend {
         let (skills, mut diagnostics) = self.select(union, category);
         let known = self.known_skills(union, &skills).await?;
         let categories = self.categories(union, &skills, category, attempt);
-        // Made at once: a closure inside the stream would tie the future to this thread.
+        // Collected up front: a closure inside the stream would make the future `!Send`.
         let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
         let heads: Vec<_> = unknown
             .enumerate()
@@ -173,7 +178,7 @@ impl S3Backend {
                 Ok::<_, Error>((number, self.head_of(union, path, place, attempt).await?))
             })
             .collect();
-        // Whichever is first: one that is slow does not hold up the others.
+        // Unordered: a slow request does not hold up the others.
         let heads = stream::iter(heads).buffer_unordered(AT_ONCE).try_collect::<BTreeMap<_, _>>();
         let (categories, read) = tokio::try_join!(categories, heads)?;
         let (mut found, mut read) = (Vec::new(), read.into_values());
@@ -187,7 +192,7 @@ impl S3Backend {
         Ok(SkillLibrary::new(found, categories, diagnostics))
     }
 
-    /// What is known of skills without reading them: from before, or from the index.
+    /// Returns the skills that need no request: from the cache, or from the index.
     async fn known_skills(
         &self,
         union: &Arc<Union>,
@@ -196,7 +201,7 @@ impl S3Backend {
         if skills.len() < MANY {
             return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
         }
-        // Thousands of frontmatters take their time.
+        // Parsing thousands of frontmatters takes a while.
         let (backend, union) = (self.clone(), union.clone());
         let skills: Vec<_> = skills.iter().map(|(path, place)| ((*path).clone(), (*place).clone())).collect();
         let known =
@@ -227,7 +232,8 @@ impl S3Backend {
         Some(self.keep_skill(&found, outcome))
     }
 
-    /// Of a skill, and not of its file alone: what the file says is judged by where it is.
+    /// The cache key includes the path of the skill, because the same file is interpreted by its
+    /// location.
     fn skill_key(&self, found: &FoundSkill<'_>) -> Option<Key<KnownFile<ReadSkill>>> {
         let about = self.about_file(&found.location, found.file).ok()?;
         Some(Key::new(about, Detail::named(found.path.as_str())))
@@ -240,7 +246,7 @@ impl S3Backend {
         outcome
     }
 
-    /// What is known of this version of a file.
+    /// Returns the cached value for this version of a file.
     fn recall<T: Clone>(&self, key: &Key<KnownFile<T>>, meta: &Meta) -> Option<T>
     where
         KnownFile<T>: Cached,
@@ -256,8 +262,8 @@ impl S3Backend {
         self.cache().put(key, self.cache().moment(key), KnownFile { etag: meta.etag.clone(), says });
     }
 
-    /// The listing that a category needs, and the category's path below `/skills`. `None`, nothing and `all` mean
-    /// every category.
+    /// Returns the union that a category needs, and the path of the category below `/skills`.
+    /// `None`, an empty string and `all` mean every category.
     pub(super) async fn discover(&self, category: Option<&str>) -> Result<(Arc<Union>, Option<String>)> {
         let category = category.map(|text| text.trim().trim_matches('/')).unwrap_or_default();
         if category.is_empty() || category == "all" {
@@ -276,7 +282,7 @@ impl S3Backend {
         Ok((union, Some(relative)))
     }
 
-    /// Which skills of a listing count, sorted by path.
+    /// Selects the skills of a union that count, sorted by path, with diagnostics about all others.
     pub(super) fn select<'u>(
         &self,
         union: &'u Union,
@@ -328,7 +334,7 @@ impl S3Backend {
         }
     }
 
-    /// Reads the head of one skill's file.
+    /// Reads the head of a `SKILL.md`.
     async fn head_of(
         &self,
         union: &Union,
@@ -355,7 +361,8 @@ impl S3Backend {
         }
     }
 
-    /// Reads the start of a file. The inner error is about this file alone: one bad skill never hides the others.
+    /// Reads the start of a file. The inner error is about this file alone: one bad skill never
+    /// hides the others.
     async fn start_of(
         &self,
         location: &VirtualPath,
@@ -363,7 +370,7 @@ impl S3Backend {
         most: u64,
         attempt: &Attempt,
     ) -> Result<Result<Bytes>> {
-        // The listing knows the size: an empty file needs no request.
+        // The size is listed: an empty file needs no request.
         if file.meta.size == 0 {
             return Ok(Ok(Bytes::new()));
         }
@@ -378,7 +385,7 @@ impl S3Backend {
         }
     }
 
-    /// What the head of a skill's file says; `None` when more of it must be read.
+    /// Parses the head of a `SKILL.md`. Returns `None` if more of the file must be read.
     fn judge(&self, found: &FoundSkill<'_>, bytes: &[u8], part: Size) -> Option<ReadSkill> {
         let mut document = match read_head(bytes, part, found.path.name(), found.location.as_str())? {
             Ok(document) => document,
@@ -395,7 +402,7 @@ impl S3Backend {
         Some(Ok(Arc::new(self.skill_of(found, document.manifest, document.diagnostics))))
     }
 
-    /// A skill as its listing has it.
+    /// Assembles a skill from the union and its manifest.
     pub(super) fn skill_of(
         &self,
         found: &FoundSkill<'_>,
@@ -415,7 +422,7 @@ impl S3Backend {
         }
     }
 
-    /// The categories of the skills, with their descriptions.
+    /// Returns the categories of the skills, with their descriptions.
     async fn categories(
         &self,
         union: &Union,
@@ -438,7 +445,7 @@ impl S3Backend {
         stream::iter(described).buffered(AT_ONCE).try_collect().await
     }
 
-    /// What a category's `DESCRIPTION.md` says.
+    /// Reads the description from a category's `DESCRIPTION.md`.
     async fn description(&self, file: &str, found: &UnionFile, attempt: &Attempt) -> Result<Option<String>> {
         let location = VirtualPath::in_skills(file)?;
         let key = Key::new(self.about_file(&location, found)?, Detail::Only);
@@ -464,7 +471,7 @@ impl<'u> FoundSkill<'u> {
     }
 }
 
-/// The other files of a skill.
+/// Returns all files of a skill except its `SKILL.md`.
 pub(super) fn resources(union: &Union, skill: &SkillPath, file: &str) -> Vec<Resource> {
     let others = union.files_in(skill.as_str()).filter(|(path, _)| *path != file);
     others

@@ -1,22 +1,26 @@
-//! The heads of skill files in an index: what makes a reader of the index see what a reader of the file sees.
+//! The heads of skill files in an index, chosen such that parsing the head gives the same result as
+//! parsing the file.
 
 use crate::index::SkillHead;
 use crate::manifest::{MAX_FRONTMATTER_BYTES, Size, read_head};
 use crate::path::SkillPath;
 
-/// A ranged read of this size holds all but one of 1,500 real frontmatters.
+/// The size of the first ranged read. It is enough for all but one of 1,500 real frontmatters.
 pub(crate) const FIRST_BYTES: u64 = 4 * 1024;
-/// And this one every frontmatter that is read at all.
+/// The size of the second ranged read. It is enough for every frontmatter that is accepted.
 pub(crate) const MOST_BYTES: u64 = MAX_FRONTMATTER_BYTES as u64 + 1024;
 
-/// What to put into an index for a skill: its frontmatter if that tells everything, otherwise as much of the file as
-/// a reader would read. `bytes` are the first [`MOST_BYTES`] of a file of this size; `None` when it is not text.
+/// Returns the head to store in an index: the frontmatter, if parsing it alone gives the same
+/// result, otherwise as much of the file as a reader would read.
+///
+/// `bytes` are the first [`MOST_BYTES`] of a file of `size` bytes. Returns `None` if the file is
+/// not text.
 pub(crate) fn head_of(skill: &SkillPath, bytes: &[u8], size: u64) -> Option<SkillHead> {
     let read = |bytes: &[u8], part: Size| {
         let read = read_head(bytes, part, skill.name(), skill.as_str())?;
         Some(read.map(|document| (document.manifest, document.diagnostics)))
     };
-    // As much as discovery reads: a little first, then the rest.
+    // The same amounts as discovery reads: a little first, then the rest.
     for most in [bytes.len().min(FIRST_BYTES as usize), bytes.len()] {
         let bytes = &bytes[..most];
         let Some(told) = read(bytes, part_of(most as u64, size)) else { continue };
@@ -31,13 +35,13 @@ pub(crate) fn head_of(skill: &SkillPath, bytes: &[u8], size: u64) -> Option<Skil
     None
 }
 
-/// The first bytes of a file of this size.
+/// Describes the first `length` bytes of a file of `size` bytes.
 pub(super) fn part_of(length: u64, size: u64) -> Size {
     let whole = length >= size;
     Size { whole, last: whole || length >= MOST_BYTES }
 }
 
-/// A head from an index as if it had been read from the file.
+/// Presents a head from an index as if it had been read from the file.
 pub(super) fn as_read(head: &SkillHead, size: u64) -> (Vec<u8>, Size) {
     match head {
         SkillHead::Frontmatter(text) => {

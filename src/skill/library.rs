@@ -1,4 +1,4 @@
-//! A library in memory: find skills, check lists of names, order dependencies.
+//! A skill library in memory: finding skills, resolving lists of names, ordering dependencies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,25 +10,25 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Severity};
 use crate::path::{SkillPath, is_within};
 
-/// So many catalogues of one library are remembered.
+/// How many rendered catalogs of one library are cached.
 const MOST_RENDERED: usize = 4;
 
-/// A chain of dependencies that is longer is reported.
+/// Deeper dependency chains are reported.
 const MAX_DEPENDENCY_DEPTH: usize = 5;
 
-/// What to do about a name that no skill has.
+/// What to do about an unknown skill name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unknown {
-    /// Refuse the whole list.
+    /// Fail.
     Refuse,
-    /// Say so, and go on without it.
+    /// Report a diagnostic and skip the name.
     Warn,
 }
 
-/// The skills of a session, or of one category, as they were read.
+/// The skills of a session, or of one category, at the time they were read.
 ///
-/// Cloning it is cheap.
+/// Cloning is cheap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct SkillLibrary {
     #[serde(flatten)]
@@ -47,8 +47,8 @@ struct LibraryData {
 /// A format and a budget.
 type Wanted = (CatalogFormat, Option<usize>);
 
-/// Catalogues that were asked for: the same ones are asked for again. They belong to the library that they were
-/// rendered from, and are no part of what it says.
+/// Recently rendered catalogs, because the same ones are requested repeatedly. They are derived
+/// data: ignored by comparisons, and not cloned.
 #[derive(Debug, Default)]
 struct Rendered(Mutex<Vec<(Wanted, Budgeted)>>);
 
@@ -66,22 +66,22 @@ impl PartialEq for Rendered {
 
 impl Eq for Rendered {}
 
-/// What each skill depends on.
+/// The dependencies of each skill.
 type Edges<'s> = BTreeMap<&'s SkillPath, BTreeSet<&'s SkillPath>>;
-/// Which skills depend on each.
+/// The dependents of each skill.
 type Users<'s> = BTreeMap<&'s SkillPath, Vec<&'s SkillPath>>;
 
-/// The order in which skills build upon each other.
+/// The result of [`SkillLibrary::dependencies`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Dependencies {
-    /// Paths of skills, each behind those it depends on; alphabetical where that leaves a choice.
+    /// The paths of the skills, each after its dependencies. Ties are resolved alphabetically.
     pub order: Vec<SkillPath>,
-    /// Skills that depend on each other in a circle; they are not in the order.
+    /// Groups of skills that depend on each other in a cycle. They are not part of `order`.
     pub cycles: Vec<Vec<SkillPath>>,
-    /// What each skill and all below it require.
+    /// The capabilities that each skill requires, including those of its dependencies.
     pub capabilities: BTreeMap<SkillPath, BTreeSet<String>>,
-    /// What is missing, too deep, in a circle, or required without being declared.
+    /// Missing dependencies, cycles, chains that are too deep, and undeclared capabilities.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -96,13 +96,14 @@ impl SkillLibrary {
         }
     }
 
-    /// What it takes in memory, about.
+    /// Approximate memory usage.
     pub(super) fn weight(&self) -> u64 {
         let categories = self.categories().iter().map(|Category { path, description }| {
             path.len() + description.as_ref().map_or(0, String::len) + 60
         });
         let said = self.diagnostics().iter().map(|said| said.file.len() + said.message.len() + 80);
-        // One catalog: a product renders one form of it, as a rule. The skills are kept, and weighed, for themselves.
+        // Count one catalog, because most programs render one format. The skills are cached, and
+        // accounted for, separately.
         let skill = |skill: &Arc<Skill>| {
             let (path, location) = (skill.path.as_str(), skill.location.as_str());
             path.len() + skill.manifest.description.len() + location.len() + 80
@@ -111,11 +112,11 @@ impl SkillLibrary {
         (categories.sum::<usize>() + said.sum::<usize>() + text.sum::<usize>()) as u64
     }
 
-    /// The catalogue for a prompt. Skills with `disable-model-invocation` are not in it.
+    /// Renders the catalog for a prompt. Skills with `disable-model-invocation` are not included.
     ///
-    /// Under a budget, in characters, all names stay and long descriptions are cut to the same
-    /// length; then descriptions are dropped; then skills, from the end. The text says what was left
-    /// out and how to find it.
+    /// With a budget, in characters, all names are kept and long descriptions are cut to the same
+    /// length. If that is not enough, descriptions are omitted, and then skills, from the end. The
+    /// text says what was omitted and how to find it.
     #[must_use]
     pub fn catalog(&self, format: CatalogFormat, budget: Option<usize>) -> Budgeted {
         let rendered = || self.inner.rendered.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,19 +131,19 @@ impl SkillLibrary {
         text
     }
 
-    /// All skills, sorted by path.
+    /// Returns all skills, sorted by path.
     #[must_use]
     pub fn list(&self) -> &[Arc<Skill>] {
         &self.inner.skills
     }
 
-    /// The categories that hold skills, sorted by path.
+    /// Returns the categories that contain skills, sorted by path.
     #[must_use]
     pub fn categories(&self) -> &[Category] {
         &self.inner.categories
     }
 
-    /// What is to be said of the library: skills that could not be read, collisions of layers.
+    /// Returns problems of the library, such as unreadable skills and collisions between layers.
     #[must_use]
     pub fn diagnostics(&self) -> &[Diagnostic] {
         &self.inner.diagnostics
@@ -152,18 +153,18 @@ impl SkillLibrary {
         self.list().iter().map(|skill| &**skill)
     }
 
-    /// The skill at a path.
+    /// Returns the skill at a path.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Skill> {
         let skills = self.list();
         skills.binary_search_by(|skill| skill.path.as_str().cmp(path)).ok().map(|at| &*skills[at])
     }
 
-    /// The skill that a path or a name means: its path, else the last part of its path or the name in
-    /// its frontmatter.
+    /// Finds a skill by its path, or else by the last name of its path or the name in its
+    /// frontmatter.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Ambiguous`] with the candidates.
+    /// [`ErrorKind::NotFound`], or [`ErrorKind::Ambiguous`] with the candidates.
     pub fn find(&self, name: &str) -> Result<&Skill> {
         if let Some(skill) = self.get(name) {
             return Ok(skill);
@@ -182,28 +183,28 @@ impl SkillLibrary {
         }
     }
 
-    /// The skills with any of these tags.
+    /// Returns the skills with any of these tags.
     #[must_use]
     pub fn by_tag(&self, tags: &[&str]) -> Vec<&Skill> {
         let wanted = |tag: &String| tags.contains(&tag.as_str());
         self.skills().filter(|skill| skill.manifest.tags.iter().any(wanted)).collect()
     }
 
-    /// The skills that require any of these capabilities.
+    /// Returns the skills that require any of these capabilities.
     #[must_use]
     pub fn by_capability(&self, capabilities: &[&str]) -> Vec<&Skill> {
         let wanted = |capability: &String| capabilities.contains(&capability.as_str());
         self.skills().filter(|skill| skill.manifest.required_capabilities.iter().any(wanted)).collect()
     }
 
-    /// The skills of a category and of those below it.
+    /// Returns the skills of a category, including nested categories.
     #[must_use]
     pub fn by_category(&self, category: &str) -> Vec<&Skill> {
         let category = category.trim_matches('/');
         self.skills().filter(|skill| is_within(skill.category(), category)).collect()
     }
 
-    /// Adds a skill, or takes the place of the one at its path.
+    /// Adds a skill, replacing the one at the same path.
     pub fn register(&mut self, skill: Skill) {
         let inner = Arc::make_mut(&mut self.inner);
         let skills = &mut inner.skills;
@@ -214,11 +215,11 @@ impl SkillLibrary {
         inner.rendered = Rendered::default();
     }
 
-    /// The skills that an agent lists by name, in its order and each once, and what is to be said.
+    /// Resolves a list of names, in order and without duplicates, and reports diagnostics.
     ///
     /// # Errors
-    /// With [`Unknown::Refuse`], [`ErrorKind::NotFound`] or [`ErrorKind::Ambiguous`] for the first name
-    /// that means no skill.
+    /// With [`Unknown::Refuse`], [`ErrorKind::NotFound`] or [`ErrorKind::Ambiguous`] for the first
+    /// name that does not resolve.
     pub fn resolve(&self, names: &[&str], unknown: Unknown) -> Result<(Vec<&Skill>, Vec<Diagnostic>)> {
         let (mut skills, mut diagnostics): (Vec<&Skill>, Vec<Diagnostic>) = (Vec::new(), Vec::new());
         for name in names {
@@ -241,7 +242,7 @@ impl SkillLibrary {
         Ok((skills, diagnostics))
     }
 
-    /// Orders all skills by what they depend on.
+    /// Orders all skills by their dependencies.
     #[must_use]
     pub fn dependencies(&self) -> Dependencies {
         let mut result = Dependencies::default();
@@ -278,7 +279,7 @@ impl SkillLibrary {
         result
     }
 
-    /// Kahn's order; what lies in a circle is gone from the edges already.
+    /// Kahn's algorithm. Cycles have already been removed from the edges.
     fn order<'s>(&self, edges: &Edges<'s>, users: &Users<'s>, result: &mut Dependencies) {
         let known =
             |targets: &BTreeSet<_>| targets.iter().filter(|target| edges.contains_key(*target)).count();
@@ -335,9 +336,9 @@ pub(super) fn no_skill(name: &str) -> Error {
         .with_hint("list the skills, and name one by its path, such as `category/skill`")
 }
 
-/// The sets of skills that reach each other, each sorted, sorted: Kosaraju's two walks.
+/// Returns the strongly connected components that are cycles, sorted: Kosaraju's algorithm.
 fn cycles<'s>(edges: &Edges<'s>, users: &Users<'s>) -> Vec<Vec<SkillPath>> {
-    // First walk: in which order skills are done with all below them.
+    // First pass: depth-first postorder.
     let (mut seen, mut done) = (BTreeSet::new(), Vec::new());
     for start in edges.keys() {
         let mut open = vec![(*start, false)];
@@ -350,7 +351,7 @@ fn cycles<'s>(edges: &Edges<'s>, users: &Users<'s>) -> Vec<Vec<SkillPath>> {
             }
         }
     }
-    // Second walk, against the arrows, from the last one back: each tree is one set.
+    // Second pass, on the transposed graph in reverse postorder: each tree is one component.
     let mut taken: BTreeSet<&SkillPath> = BTreeSet::new();
     let mut found = Vec::new();
     for start in done.into_iter().rev() {

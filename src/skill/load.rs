@@ -1,4 +1,4 @@
-//! The helpers by the names that agents know, and tiers two and three.
+//! The helpers under the names that agents expect, and tiers 2 and 3.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{Diagnostic, Document, why_unusable};
 use crate::path::{SkillPath, VirtualPath};
 
-/// How many resources a loaded skill names; the others are counted.
+/// How many resources the prompt of a loaded skill names. The others are counted.
 const MAX_RESOURCES_NAMED: usize = 50;
 
 /// A skill with its instructions.
@@ -22,9 +22,9 @@ const MAX_RESOURCES_NAMED: usize = 50;
 pub struct LoadedSkill {
     /// The skill.
     pub skill: Skill,
-    /// The whole `SKILL.md`.
+    /// The complete `SKILL.md`.
     pub content: String,
-    /// What follows its frontmatter.
+    /// The text after the frontmatter.
     pub body: String,
 }
 
@@ -50,8 +50,8 @@ pub struct SkillPaths {
 }
 
 impl LoadedSkill {
-    /// The instructions for a prompt: the text, then where the skill lies and what else is in it, so
-    /// that the model can read on.
+    /// Renders the instructions for a prompt: the text, followed by the skill's directory and a
+    /// list of its other files.
     #[must_use]
     pub fn to_prompt(&self, text: PromptText) -> String {
         let text = match text {
@@ -75,13 +75,14 @@ impl LoadedSkill {
 }
 
 impl S3Backend {
-    /// The paths of all skills of a category, such as `escrituras/compraventa`, sorted. `None` and
+    /// Returns the paths of all skills of a category, such as `deeds/sale`, sorted. `None` and
     /// `"all"` mean every category.
     ///
-    /// Costs one request for a published library, two for a plain one; no skill is read.
+    /// Costs one request for a published library, and two or more for a plain one (its index and a
+    /// listing). No skill file is read.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there is no such category.
+    /// [`ErrorKind::NotFound`] if the category does not exist.
     #[instrument(skip_all, fields(?category))]
     pub async fn load_skills(&self, category: Option<&str>) -> Result<Vec<String>> {
         let found = self.skill_paths(category).await?;
@@ -99,13 +100,13 @@ impl S3Backend {
         Ok(SkillPaths { paths: skills.into_iter().map(|(path, _)| path.clone()).collect(), diagnostics })
     }
 
-    /// The frontmatter of all skills of a category that the model may know of, verbatim, as one YAML
-    /// stream: a document for each skill, with its path in a comment.
+    /// Returns the frontmatter of all skills of a category that the model may use, verbatim, as a
+    /// YAML stream with one document per skill and its path in a comment.
     ///
-    /// Costs as [`S3Backend::skills`].
+    /// Costs the same as [`S3Backend::skills`].
     ///
     /// # Errors
-    /// As [`S3Backend::skills`].
+    /// Same as [`S3Backend::skills`].
     pub async fn load_skills_frontmatter(&self, category: Option<&str>) -> Result<String> {
         let library = self.skills(category).await?;
         let mut text = String::new();
@@ -123,23 +124,24 @@ impl S3Backend {
         Ok(text)
     }
 
-    /// The skills of a category by category, one line each: the catalogue as Markdown.
+    /// Returns the catalog of a category as Markdown: grouped by category, with one line per skill.
     ///
-    /// Costs as [`S3Backend::skills`].
+    /// Costs the same as [`S3Backend::skills`].
     ///
     /// # Errors
-    /// As [`S3Backend::skills`].
+    /// Same as [`S3Backend::skills`].
     pub async fn load_all_skills_formatted(&self, category: Option<&str>) -> Result<String> {
         Ok(self.skills(category).await?.catalog(CatalogFormat::Markdown, None).text)
     }
 
-    /// The whole `SKILL.md` of a skill, by its path or its name; `None` when there is no such skill.
+    /// Returns the complete `SKILL.md` of a skill, by path or name, or `None` if there is no such
+    /// skill.
     ///
-    /// Costs as [`S3Backend::load_skill`].
+    /// Costs the same as [`S3Backend::load_skill`].
     ///
     /// # Errors
-    /// [`ErrorKind::Ambiguous`] when more than one skill has the name; those of
-    /// [`S3Backend::read`], but for `not_found`.
+    /// [`ErrorKind::Ambiguous`] if several skills have the name, and those of
+    /// [`S3Backend::load_skill`] except [`ErrorKind::NotFound`].
     pub async fn load_skill_content(&self, skill: &str) -> Result<Option<String>> {
         match self.load_skill(skill).await {
             Ok(loaded) => Ok(Some(loaded.content)),
@@ -148,14 +150,16 @@ impl S3Backend {
         }
     }
 
-    /// Tier 2: a skill with its instructions and the list of its other files.
+    /// Loads a skill, by path or name: its instructions and the list of its other files (tier 2).
     ///
-    /// By its path it costs what [`S3Backend::load_skills`] does, and one request. A name, when it is not a path,
-    /// is looked for in all skills: that costs as [`S3Backend::skills`] in addition.
+    /// By path, costs the same as [`S3Backend::load_skills`], and one request for a `SKILL.md` of
+    /// up to 64 KiB. A name that is not a path is looked up among all skills, which costs the same
+    /// as [`S3Backend::skills`] in addition.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::Ambiguous`] with the candidates;
-    /// [`ErrorKind::InvalidSkill`] when there is nothing to use in it; those of [`S3Backend::read`].
+    /// - [`ErrorKind::NotFound`], or [`ErrorKind::Ambiguous`] with the candidates.
+    /// - [`ErrorKind::InvalidSkill`] if the `SKILL.md` has no usable content.
+    /// - Those of [`S3Backend::read`].
     #[instrument(skip_all, fields(?skill))]
     pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
         let mut retries = Retries::new(self);
@@ -186,9 +190,10 @@ impl S3Backend {
         Ok(LoadedSkill { skill, content: file.content, body: document.body })
     }
 
-    /// Tier 3: the other files of a skill, sorted by path, without reading them.
+    /// Lists the other files of a skill, sorted by path, without reading them (tier 3).
     ///
-    /// Costs what [`S3Backend::load_skills`] does, by its path; more by its name, as [`S3Backend::load_skill`].
+    /// By path, costs the same as [`S3Backend::load_skills`]. By name, costs more, as with
+    /// [`S3Backend::load_skill`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Ambiguous`].
@@ -204,12 +209,15 @@ impl S3Backend {
         Ok(resources(&union, &path, &place.file))
     }
 
-    /// Tier 3: one file of a skill, as text. Its path is relative to the skill's directory, and cannot
-    /// leave it.
+    /// Reads one file of a skill as text (tier 3). `resource` is relative to the skill's directory
+    /// and cannot leave it.
+    ///
+    /// Costs the same as [`S3Backend::skill_resources`], and reading the file like
+    /// [`S3Backend::read`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] for an absolute path or one with `..`; those of
-    /// [`S3Backend::skill_resources`] and [`S3Backend::read`].
+    /// - [`ErrorKind::InvalidPath`] if `resource` is absolute or contains `..`.
+    /// - Those of [`S3Backend::skill_resources`] and [`S3Backend::read`].
     pub async fn read_skill_resource(&self, skill: &str, resource: &str) -> Result<TextFile> {
         if resource.starts_with('/') {
             let message =
@@ -229,7 +237,7 @@ impl S3Backend {
 
     async fn read_resource(&self, skill: &str, resource: &str, last: bool) -> Result<TextFile> {
         let (union, path) = self.find_skill(skill, last).await?;
-        // Parsed behind the skill, it is refused when it climbs.
+        // Parsing the joined path rejects `..`.
         let location = path.join(resource)?;
         let found = union.file(location.below_mount()).ok_or_else(|| {
             let message = format!("the skill `{path}` has no file `{}`", shorten(resource));
@@ -238,12 +246,12 @@ impl S3Backend {
         self.read_version(&location, found).await
     }
 
-    /// The skill that a path or a name means, with a listing that holds all of it.
+    /// Resolves a path or a name to a skill, with a union that contains all of it.
     async fn find_skill(&self, name: &str, last: bool) -> Result<(Arc<Union>, SkillPath)> {
         let wanted = skill_name(name);
         let path = match VirtualPath::in_skills(wanted) {
             Ok(path) => path,
-            // No path, but perhaps a name in a frontmatter.
+            // Not a path, but perhaps a name from a frontmatter.
             Err(_) if !wanted.contains('/') => VirtualPath::in_skills("")?,
             Err(error) => return Err(error),
         };
@@ -263,7 +271,8 @@ impl S3Backend {
     }
 }
 
-/// What people and models write for a skill: its path, `/skills/…`, or its `SKILL.md`.
+/// Normalizes how people and models refer to a skill: by path, as `/skills/…`, or by its
+/// `SKILL.md`.
 fn skill_name(name: &str) -> &str {
     let name = name.strip_prefix("/skills/").unwrap_or(name).trim_matches('/');
     match name.rsplit_once('/') {
@@ -272,7 +281,7 @@ fn skill_name(name: &str) -> &str {
     }
 }
 
-/// Text as a double-quoted YAML scalar.
+/// Quotes text as a double-quoted YAML scalar.
 fn yaml_text(text: &str) -> String {
     let mut out = "\"".to_owned();
     for c in text.chars() {
@@ -287,11 +296,12 @@ fn yaml_text(text: &str) -> String {
 }
 
 impl Skill {
-    /// A skill that lies in no bucket: for tests, and for skills that a program brings along.
+    /// Creates a skill that is not stored in a bucket, for tests and for skills that a program
+    /// bundles.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when the path cannot lie below `/skills`; [`ErrorKind::InvalidSkill`] when there is
-    /// no text.
+    /// - [`ErrorKind::InvalidPath`] if the path is not valid below `/skills`.
+    /// - [`ErrorKind::InvalidSkill`] if the content is empty or unusable.
     pub fn in_memory(path: &str, content: &str) -> Result<Self> {
         let skill = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?).ok_or_else(|| {
             Error::new(ErrorKind::InvalidPath, "a skill needs its own path below `/skills`")

@@ -1,27 +1,29 @@
-//! Skills in local folders, before they are in a bucket.
+//! Validation of skills in local folders, before they are uploaded.
 
 use std::path::{Path, PathBuf};
 
 use crate::manifest::{Diagnostic, Document, Severity, skill_file, skill_file_rank, validate};
 
-/// Folders deeper than this are not looked into.
+/// Deeper folders are not searched.
 const MAX_DEPTH: usize = 16;
-/// A longer `SKILL.md` is not read.
+/// A larger `SKILL.md` is not read.
 const MAX_FILE_BYTES: u64 = 10 * 1024 * 1024;
 
-/// What a folder's skill is like.
+/// The result of checking one skill folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LocalSkill {
     /// The folder.
     pub path: PathBuf,
-    /// What the specification objects to, in the words of skills-ref; nothing when it is valid.
+    /// Violations of the specification, in the words of skills-ref. Empty if the skill is valid.
     pub problems: Vec<String>,
-    /// What loading it would give, or why that fails.
+    /// The loaded document, or why loading fails.
     pub loaded: Result<Document, Vec<Diagnostic>>,
 }
 
-/// Looks at a folder: the skill in it, or else all skills below it. Blocks; call it off the runtime.
+/// Checks the skill in a folder, or else all skills below it.
+///
+/// Blocks on file I/O: call it from a blocking thread.
 #[must_use]
 pub fn check_folder(folder: &Path) -> Vec<LocalSkill> {
     let failed = |problem: String| {
@@ -44,14 +46,15 @@ pub fn check_folder(folder: &Path) -> Vec<LocalSkill> {
     found.into_iter().map(|(folder, file)| check(folder, &file)).collect()
 }
 
-/// Collects folders with a `SKILL.md`; what lies in a skill belongs to it.
+/// Collects folders with a `SKILL.md`. Folders inside a skill belong to it.
 fn find(folder: &Path, depth: usize, found: &mut Vec<(PathBuf, PathBuf)>) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     let (mut skill_files, mut folders) = (Vec::new(), Vec::new());
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         match entry.file_type() {
-            // Linked folders are not followed: they may lead anywhere, and round in circles.
+            // Symbolic links to folders are not followed: they may lead anywhere, including in
+            // circles.
             Ok(kind) if kind.is_dir() && !name.starts_with('.') => folders.push(entry.path()),
             Ok(_) if skill_file_rank(&name).is_some() && entry.path().is_file() => {
                 skill_files.push(name);
@@ -79,7 +82,7 @@ fn check(folder: PathBuf, file: &Path) -> LocalSkill {
         _ => std::fs::read(file).map_err(|error| error.to_string()),
     };
     let (problems, loaded) = content.map_or_else(unreadable, |content| {
-        // `.` has no name of its own.
+        // `.` has no file name.
         let full = match folder.file_name() {
             Some(_) => folder.clone(),
             None => folder.canonicalize().unwrap_or_else(|_| folder.clone()),
@@ -90,8 +93,8 @@ fn check(folder: PathBuf, file: &Path) -> LocalSkill {
     LocalSkill { path: folder, problems, loaded }
 }
 
-/// What the specification and the loader say of a `SKILL.md`. `name` is how it is spelled, `shown` what
-/// diagnostics call it.
+/// Checks a `SKILL.md` against the specification and loads it. `name` is its file name, `shown` the
+/// name for diagnostics.
 pub(crate) fn judge(
     content: &[u8],
     name: &str,
