@@ -1,14 +1,15 @@
-//! What a published library says it contains: the formats of `index.json`, of release records and of `mirror.json`.
+//! The formats of `index.json`, of release records and of `mirror.json`.
 //!
-//! A published library is exactly what its index says, so the index has everything inline: the file tree with
-//! size, digest and blob of each file, the heads of the skills, the descriptions of the categories, and the list
-//! of releases. A release record has the same bytes as the index that committed it. No I/O happens here, and
-//! nothing here is a key: paths are relative to the library, and a blob is named by a digest and a release id.
+//! A published library contains exactly what its index says, so the index has everything inline:
+//! the file tree with the size, digest and blob of each file, the heads of the skills, the
+//! descriptions of the categories, and the list of releases. A release record is byte for byte the
+//! index that committed the release. This module does no I/O and knows no keys: paths are relative
+//! to the library, and a blob is identified by a digest and a release id.
 //!
-//! Both formats are JSON, compressed with gzip, and carry a version number. The rule for the next version: fields
-//! that old readers may ignore are added without a new number; anything else gets one. Readers are upgraded first;
-//! publishers write the oldest version that can express what they publish; a reader that meets a newer version
-//! than it knows reports it and changes nothing.
+//! All formats are gzip-compressed JSON with a version number. Fields that older readers may ignore
+//! are added without a new version; any other change requires one. Readers are upgraded first.
+//! Publishers write the oldest version that can express what they publish. A reader that encounters
+//! a newer version reports it and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,14 +31,14 @@ pub(crate) use self::mirror::Mirror;
 /// The version that this program writes, and the newest that it reads.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Neither more compressed nor more uncompressed bytes are read. 5,000 skills with 15,000 files take some 4 MiB
-/// uncompressed.
+/// The maximum size of a document, compressed and uncompressed. 5,000 skills with 15,000 files take
+/// about 4 MiB uncompressed.
 pub(crate) const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
-/// No object on S3 is longer.
+/// The maximum size of an S3 object.
 const MAX_FILE_BYTES: u64 = 5 * 1024 * 1024 * 1024 * 1024;
 
-/// Whether the index describes the library, or says that the library's keys do.
+/// Whether the index describes the library, or declares that it is plain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IndexKind {
@@ -45,26 +46,27 @@ pub(crate) enum IndexKind {
     Plain,
 }
 
-/// What is in a library. Paths are relative to it.
+/// The contents of a library. Paths are relative to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Index {
     pub(crate) kind: IndexKind,
-    /// Differs for every index that is written. For a release it is the release's id.
+    /// Unique for every index that is written. For a release, the id of the release.
     pub(crate) id: ReleaseId,
-    /// The number of the last release.
+    /// The number of the latest release.
     pub(crate) release: u64,
     /// The releases that can be rolled back to, oldest first.
     pub(crate) releases: Vec<ReleaseNote>,
-    /// Skills that a push leaves alone, with the release that they stay at.
+    /// Skills that a push leaves alone, with the release that they are pinned to.
     pub(crate) pins: BTreeMap<String, u64>,
     pub(crate) files: BTreeMap<String, IndexedFile>,
-    /// The heads of the skills, by the path of their directory. A skill whose head does not fit has none.
+    /// The heads of the skills, by the path of their directory. A skill whose head does not fit has
+    /// none.
     pub(crate) heads: BTreeMap<String, SkillHead>,
-    /// What the `DESCRIPTION.md` of a category says, by the path of its directory.
+    /// The descriptions from `DESCRIPTION.md`, by the path of the category.
     pub(crate) categories: BTreeMap<String, String>,
 }
 
-/// One file: its content, where that is stored, and since when it is published at this path.
+/// One file: its content, the blob that stores it, and the release that published it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexedFile {
     pub(crate) size: u64,
@@ -75,12 +77,12 @@ pub(crate) struct IndexedFile {
     pub(crate) since: Arc<BlobOrigin>,
 }
 
-/// A release that a file refers to. It outlives the release list.
+/// A release that a file refers to, even after the release is no longer listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct BlobOrigin {
     pub(crate) id: ReleaseId,
     pub(crate) release: u64,
-    /// When it was committed, in seconds since 1970, by S3's clock.
+    /// When it was committed, in seconds since the Unix epoch, by the clock of S3.
     pub(crate) at: u64,
 }
 
@@ -90,16 +92,17 @@ impl BlobOrigin {
     }
 }
 
-/// The time that is so many seconds after the beginning of 1970; `None` for one that no clock has.
+/// Converts seconds since the Unix epoch. Returns `None` if the time cannot be represented.
 pub(crate) fn time_at(seconds: u64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// What the head of a skill's `SKILL.md` says: its frontmatter, or as much of the file as it takes to tell.
+/// The head of a skill's `SKILL.md`: its frontmatter, or as much of the file as is needed to parse
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SkillHead {
-    /// The text between the fences, verbatim, where that tells everything.
+    /// The text between the fences, verbatim, if that is enough.
     Frontmatter(String),
     /// The beginning of the file.
     Start(String),
@@ -113,15 +116,15 @@ impl SkillHead {
     }
 }
 
-/// One release, in short.
+/// A summary of one release.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ReleaseNote {
     pub(crate) number: u64,
     pub(crate) id: ReleaseId,
-    /// In seconds since 1970, by S3's clock.
+    /// In seconds since the Unix epoch, by the clock of S3.
     pub(crate) at: u64,
     pub(crate) by: String,
-    /// Where it came from.
+    /// The source that was pushed.
     pub(crate) source: String,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) created: u64,
@@ -131,7 +134,8 @@ pub(crate) struct ReleaseNote {
     pub(crate) deleted: u64,
 }
 
-/// Names one release, and is part of the keys of its blobs and its record: letters, digits, `-` and `_`.
+/// Identifies a release. Part of the keys of its blobs and its record, so only letters, digits, `-`
+/// and `_` are allowed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct ReleaseId(String);
@@ -178,7 +182,7 @@ pub(crate) enum Unreadable {
     Newer(u32, u32),
 }
 
-/// The index as it is written. Files refer to releases by their place in a table.
+/// The serialized index. Files refer to releases by their position in `origins`.
 #[derive(Serialize, Deserialize)]
 struct WireIndex {
     #[serde(deserialize_with = "known_format::<FORMAT, _>")]
@@ -203,9 +207,9 @@ struct WireIndex {
 struct WireFile {
     size: u64,
     sha256: Digest,
-    /// The release that uploaded its blob, by its place among the origins.
+    /// The release that uploaded its blob, as a position in `origins`.
     blob: usize,
-    /// The release since which it is at this path, where that is another one.
+    /// The release that published it at this path, if it is a different one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<usize>,
 }
@@ -232,23 +236,23 @@ impl Index {
         self.releases.iter().any(|note| note.id == *id)
     }
 
-    /// The releases before the one that this index committed, oldest first.
+    /// Returns the releases before the one that this index committed, oldest first.
     pub(crate) fn earlier_releases(&self) -> impl DoubleEndedIterator<Item = &ReleaseNote> {
         self.releases.iter().filter(|note| note.id != self.id)
     }
 
-    /// The listed release with this number.
+    /// Returns the listed release with this number.
     pub(crate) fn listed(&self, number: u64) -> Option<&ReleaseNote> {
         self.releases.iter().find(|note| note.number == number)
     }
 
-    /// Skills that are pinned to a release that is not listed any more.
+    /// Returns skills that are pinned to a release that is no longer listed.
     pub(crate) fn lost_pins(&self) -> impl Iterator<Item = (&String, u64)> {
         let pins = self.pins.iter().map(|(skill, release)| (skill, *release));
         pins.filter(|(_, release)| self.listed(*release).is_none())
     }
 
-    /// Every content that the index names, with the release that uploaded it.
+    /// Returns every blob that the index refers to, with the release that uploaded it.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = (Digest, &Arc<BlobOrigin>)> {
         self.files.values().map(|file| (file.sha256, &file.blob))
     }
@@ -307,7 +311,7 @@ impl Index {
         })
     }
 
-    /// What it takes in memory, roughly.
+    /// Approximate memory usage.
     pub(crate) fn weight(&self) -> u64 {
         let files = self.files.keys().map(|path| path.len() + 120);
         let heads = self.heads.iter().map(|(path, head)| path.len() + head.len() + 100);
@@ -317,7 +321,7 @@ impl Index {
     }
 }
 
-/// A version that this program knows.
+/// Rejects a format version that this program does not know.
 fn known_format<'de, const MOST: u32, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let format = u32::deserialize(deserializer)?;
     match format <= MOST {
@@ -326,7 +330,7 @@ fn known_format<'de, const MOST: u32, D: serde::Deserializer<'de>>(deserializer:
     }
 }
 
-/// Only the version, whatever else is there.
+/// Only the version; ignores everything else.
 #[derive(Deserialize)]
 struct FormatOnly {
     format: u32,
@@ -337,7 +341,7 @@ fn decode<T: DeserializeOwned, const MOST: u32>(bytes: &[u8]) -> Result<T, Unrea
     let json = decompress(bytes).map_err(|e| damaged(&e))?;
     match serde_json::from_slice(&json) {
         Ok(value) => Ok(value),
-        // What a newer version means by its fields is not for us to say.
+        // Do not try to interpret the fields of a newer version.
         Err(error) => Err(match serde_json::from_slice(&json) {
             Ok(FormatOnly { format }) if format > MOST => Unreadable::Newer(format, MOST),
             _ => damaged(&error),
@@ -351,7 +355,8 @@ fn encode(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A proxy that honors `Content-Encoding` may have decompressed it already.
+/// Decompresses gzip. Accepts plain JSON too, because a proxy that honors `Content-Encoding` may
+/// have decompressed it already.
 fn decompress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     if !bytes.starts_with(&[0x1f, 0x8b]) {
         return Ok(bytes.to_vec());
@@ -364,7 +369,8 @@ fn decompress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     Ok(json)
 }
 
-/// An index can say anything; what no path can name is damage.
+/// The paths in an index are untrusted: one that no `VirtualPath` can name means that the index is
+/// damaged.
 fn check_path(path: &str) -> Result<(), Unreadable> {
     match is_exact(path) {
         true => Ok(()),
@@ -428,7 +434,7 @@ mod tests {
         assert_eq!(Index::decode(&plain.encode().unwrap()).unwrap(), plain);
     }
 
-    /// The bytes that earlier programs wrote: a change here is a new format.
+    /// The bytes that earlier versions wrote: a change here requires a new format.
     #[test]
     fn the_golden_index_is_read_and_written() {
         let golden = include_str!("index/golden/index-1.json");

@@ -1,4 +1,4 @@
-//! SHA-256 digests, which name content.
+//! SHA-256 digests, which identify content.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The SHA-256 of some bytes.
+/// A SHA-256 digest.
 ///
-/// It is written as 64 lower-case hexadecimal digits, so it can be part of a key.
+/// Written as 64 lowercase hexadecimal digits, so it can be part of a key.
 ///
 /// ```
 /// use skillfs::Digest;
@@ -23,23 +23,23 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// That of these bytes.
+    /// Computes the digest of some bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         use sha2::Digest as _;
         Self(sha2::Sha256::digest(bytes).into())
     }
 
-    /// What a hasher has taken in.
+    /// Finishes a hasher.
     pub(crate) fn finish(hasher: sha2::Sha256) -> Self {
         use sha2::Digest as _;
         Self(hasher.finalize().into())
     }
 
-    /// Reads hexadecimal digits, in any letter case.
+    /// Parses hexadecimal digits, in upper or lower case.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is anything but 64 of them.
+    /// [`ErrorKind::InvalidInput`] if it is not exactly 64 hexadecimal digits.
     pub fn parse(text: &str) -> Result<Self> {
         let mut bytes = [0; 32];
         match hex::decode_to_slice(text, &mut bytes) {

@@ -1,4 +1,5 @@
-//! `mirror.json`: which release the plain keys of a published library show, and what they were when they were written.
+//! `mirror.json`: the release that the plain keys of a published library mirror, and their ETags as
+//! written.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{ReleaseId, Unreadable, check_path};
 
-/// Written into it: an index of a newer format does not make the mirror one.
+/// Versioned separately: a newer index format does not require a newer mirror format.
 const FORMAT: u32 = 1;
 
 /// The state of a library's mirror.
@@ -14,12 +15,12 @@ const FORMAT: u32 = 1;
 pub(crate) struct Mirror {
     /// The release that was mirrored.
     pub(crate) id: ReleaseId,
-    /// Differs for every writing, so that no two have the same ETag.
+    /// Unique for every write, so that no two have the same ETag.
     pub(crate) nonce: ReleaseId,
-    /// Whether no other publisher can still be writing to it.
+    /// Whether no other publisher can still be writing to the mirror.
     pub(crate) settled: bool,
-    /// The ETags of the keys that the mirror wrote, by their path below the library; empty for a key that others have
-    /// removed.
+    /// The ETags of the keys that the mirror wrote, by path relative to the library. Empty for a
+    /// key that somebody else has deleted.
     pub(crate) etags: BTreeMap<String, String>,
 }
 
@@ -62,7 +63,7 @@ mod tests {
         };
         assert_eq!(Mirror::decode(golden.as_bytes()).unwrap(), mirror);
         assert_eq!(Mirror::decode(&mirror.encode().unwrap()).unwrap(), mirror);
-        // Its format is its own, whichever the index has.
+        // The mirror is versioned independently of the index.
         let newer = format!("\"format\": {}", FORMAT + 1);
         let newer = golden.replacen(&format!("\"format\": {FORMAT}"), &newer, 1);
         assert_eq!(Mirror::decode(newer.as_bytes()), Err(Unreadable::Newer(FORMAT + 1, FORMAT)));
