@@ -1,4 +1,4 @@
-//! What listings and probes answer with.
+//! The results of listings and `stat`.
 
 use std::iter::Peekable;
 use std::time::SystemTime;
@@ -9,13 +9,13 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::path::VirtualPath;
 
-/// How far a listing goes.
+/// How deep a listing goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Depth {
-    /// The entries of the directory.
+    /// Only the direct entries of a directory.
     One,
-    /// Everything below the directory.
+    /// Everything below a directory.
     All,
 }
 
@@ -24,9 +24,9 @@ pub enum Depth {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum EntryKind {
-    /// Has content. Stands before a directory of the same name.
+    /// Has content. Sorts before a directory of the same name.
     File,
-    /// Has entries. It exists as long as one key lies in it.
+    /// Has entries. Exists as long as there is a key below it.
     Directory,
 }
 
@@ -36,14 +36,14 @@ pub enum EntryKind {
 pub struct Entry {
     /// The full virtual path.
     pub path: VirtualPath,
-    /// A file or a directory.
+    /// Whether it is a file or a directory.
     pub kind: EntryKind,
-    /// Bytes; `None` for a directory.
+    /// The size in bytes. `None` for a directory.
     pub size: Option<u64>,
-    /// When it was written last, in whole seconds; `None` for a directory.
+    /// When it was last modified, with a precision of seconds. `None` for a directory.
     #[serde(serialize_with = "rfc3339")]
     pub modified: Option<SystemTime>,
-    /// An opaque token that changes when the content does; `None` for a directory.
+    /// An opaque token that changes when the content changes. `None` for a directory.
     pub etag: Option<String>,
 }
 
@@ -52,26 +52,27 @@ impl Entry {
         Self { path, kind: EntryKind::Directory, size: None, modified: None, etag: None }
     }
 
-    /// Whether it is a directory.
+    /// Returns whether it is a directory.
     #[must_use]
     pub fn is_directory(&self) -> bool {
         self.kind == EntryKind::Directory
     }
 
-    /// The last name of its path; empty for the root.
+    /// Returns the last segment of its path. Empty for the root.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.name().unwrap_or_default()
     }
 }
 
-/// All entries of a directory, sorted by path bytes; of one path the file stands first.
+/// All entries of a directory, sorted by path bytes. A file sorts before a directory of the same
+/// name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Listing {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Keys, or directories of keys, that no path can name.
+    /// The number of keys, or directories of keys, that no path can name.
     pub hidden: u64,
 }
 
@@ -86,34 +87,34 @@ impl Listing {
     }
 }
 
-/// Some entries of a directory, in key order: `a-b` comes before what lies in `a/`.
+/// A page of entries, in key order: `a-b` comes before the contents of `a/`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Page {
     /// The entries.
     pub entries: Vec<Entry>,
-    /// Keys, or directories of keys, that no path can name.
+    /// The number of keys, or directories of keys, that no path can name.
     pub hidden: u64,
 }
 
-/// A directory with all that lies in it.
+/// A directory tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Tree {
     /// The file or directory itself.
     #[serde(flatten)]
     pub entry: Entry,
-    /// What lies in it, sorted by path bytes; empty for a file.
+    /// Its entries, sorted by path bytes. Empty for a file.
     pub children: Vec<Tree>,
-    /// Keys anywhere in it that no path can name. Counted at the top only.
+    /// The number of keys anywhere in the tree that no path can name. Only set at the top.
     #[serde(skip_serializing_if = "is_zero")]
     pub hidden: u64,
 }
 
 impl Tree {
-    /// Builds the tree of `top` from a listing of everything below it, in any order.
+    /// Builds the tree of `top` from a recursive listing, in any order.
     pub(crate) fn grow(top: VirtualPath, mut listing: Listing) -> Self {
-        // A directory's content follows it directly once paths are compared by segments.
+        // Compared by segments, the contents of a directory come directly after it.
         listing.entries.sort_by(|a, b| a.path.segments().cmp(b.path.segments()).then(a.kind.cmp(&b.kind)));
         let mut rest = listing.entries.into_iter().peekable();
         let mut children = Vec::new();
@@ -123,7 +124,7 @@ impl Tree {
         Self { entry: Entry::directory(top), children, hidden: listing.hidden }
     }
 
-    /// An entry with those of the following ones that lie in it.
+    /// Builds a subtree from an entry and those of the following entries that are inside it.
     fn branch(entry: Entry, rest: &mut Peekable<std::vec::IntoIter<Entry>>) -> Self {
         let mut children = Vec::new();
         while let Some(child) =
@@ -134,7 +135,7 @@ impl Tree {
         Self { entry, children, hidden: 0 }
     }
 
-    /// How many directories and files lie in it, itself not counted.
+    /// Returns the number of directories and files in the tree, excluding itself.
     #[must_use]
     pub fn count(&self) -> (u64, u64) {
         let (mut directories, mut files) = (0, 0);
@@ -162,7 +163,7 @@ pub fn format_time(time: SystemTime) -> String {
         Ok(since) => i64::try_from(since.as_secs()).ok(),
         Err(before) => i64::try_from(before.duration().as_secs()).ok().map(|seconds| -seconds),
     };
-    // A server may claim a year that no calendar has.
+    // A server may send a year that cannot be represented.
     let time = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
     time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| "-".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Identifiers of tenants: what may stand between two slashes of a key.
+//! Identifiers of users, threads, tickets and libraries: what may be a segment of a key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The longest identifier, in characters.
+/// The maximum length of an identifier, in characters.
 pub(crate) const MAX_ID_CHARS: usize = 128;
 
-/// Top-level prefixes that no user may be called: user `threads` with thread `skills` would
-/// share a prefix with another tenant.
+/// Top-level prefixes that cannot be user ids: user `threads` with thread `skills` would share a
+/// prefix with another tenant.
 pub(crate) const RESERVED_USER_IDS: [&str; 3] = ["threads", "tickets", "shared"];
 
 const NOTHING: [&str; 0] = [];
@@ -26,10 +26,10 @@ macro_rules! id {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Checks what came from outside.
+            /// Parses untrusted text.
             ///
             /// # Errors
-            /// [`ErrorKind::InvalidId`] when a rule above is broken.
+            /// [`ErrorKind::InvalidId`] if it violates one of the rules above.
             pub fn parse(text: &str) -> Result<Self> {
                 check(text, &$reserved).map_err(|why| {
                     Error::new(
@@ -87,10 +87,10 @@ macro_rules! id {
 }
 
 id! {
-    /// A user, whose own library is `{user_id}/skills/`.
+    /// A user id. The user's library is stored under `{user_id}/skills/`.
     ///
-    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot, and none
-    /// of the reserved words `threads`, `tickets`, `shared`.
+    /// 1 to 128 characters from `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot. The
+    /// words `threads`, `tickets` and `shared` are reserved.
     ///
     /// ```
     /// use skillfs::UserId;
@@ -103,23 +103,23 @@ id! {
 }
 
 id! {
-    /// A conversation, whose files are `threads/{thread_id}/`.
+    /// The id of a conversation. Its files are stored under `threads/{thread_id}/`.
     ///
-    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    /// 1 to 128 characters from `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
     ThreadId, "thread_id", reserved: NOTHING
 }
 
 id! {
-    /// A library that many users share, whose skills are `shared/{library_id}/skills/`.
+    /// The id of a shared library. Its skills are stored under `shared/{library_id}/skills/`.
     ///
-    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    /// 1 to 128 characters from `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
     LibraryId, "library_id", reserved: NOTHING
 }
 
 id! {
-    /// A ticket, whose files are `tickets/{ticket_id}/`.
+    /// The id of a ticket. Its files are stored under `tickets/{ticket_id}/`.
     ///
-    /// 1 to 128 characters of `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
+    /// 1 to 128 characters from `A-Z a-z 0-9 . _ - @ : + = | # ~`, not starting with a dot.
     TicketId, "ticket_id", reserved: NOTHING
 }
 
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidId);
     }
 
-    /// As any of the four, and on the wire.
+    /// Invalid for all four types, and when deserialized.
     fn bad_for_all(text: &str) {
         bad(text);
         assert!(ThreadId::parse(text).is_err(), "{text:?}");
@@ -205,7 +205,7 @@ mod tests {
             "*",
             "{x}",
             "a?",
-            // Paths, and what is one after decoding.
+            // Paths, and what becomes one when decoded.
             "/",
             "/a",
             "a/",
@@ -239,7 +239,8 @@ mod tests {
             "a>b",
             "(a)",
             "a^b",
-            // Look-alikes of dots, slashes and letters; what is not seen; what turns text.
+            // Look-alikes of dots, slashes and letters; invisible characters; bidirectional
+            // overrides.
             "\u{ff0e}\u{ff0e}",
             "\u{2024}\u{2024}",
             "\u{2025}",
@@ -257,7 +258,7 @@ mod tests {
             "e\u{301}",
             "t\u{660}",
             "\u{1d42d}1",
-            // White space and control characters at the ends, where others trim.
+            // White space and control characters at the ends, which others trim.
             " ",
             " t1",
             "t1 ",

@@ -10,18 +10,18 @@ pub use self::skill::SkillPath;
 pub(crate) use self::skill::check_relative;
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The longest name between two slashes, in bytes.
+/// The maximum length of a path segment, in bytes.
 pub(crate) const MAX_SEGMENT_BYTES: usize = 255;
 
-/// The mount where a relative path starts.
+/// The mount that relative paths are relative to.
 pub(crate) const WORKING_DIRECTORY: &str = "workspace";
 
 /// The mount that shows skills.
 pub(crate) const SKILLS: &str = "skills";
 
-/// An absolute, normalised path inside a session.
+/// An absolute, normalized path inside a session.
 ///
-/// - It starts with `/` and ends with one only when it is the root:
+/// - It starts with `/`, and only the root ends with one:
 /// ```
 /// # use skillfs::VirtualPath;
 /// assert_eq!(VirtualPath::parse("/skills//a/./b/")?.as_str(), "/skills/a/b");
@@ -34,8 +34,8 @@ pub(crate) const SKILLS: &str = "skills";
 /// assert_eq!(VirtualPath::parse("notes.md")?.as_str(), "/workspace/notes.md");
 /// # Ok::<(), skillfs::Error>(())
 /// ```
-/// - No segment is `.` or `..`, nor would become one for a proxy that decodes
-///   percent-encoding, however often:
+/// - No segment is `.` or `..`, nor becomes one when percent-decoded any number of times, as a
+///   proxy might do:
 /// ```
 /// # use skillfs::VirtualPath;
 /// for bad in ["/a/..", "/a/%2e%2E", "/a/%252e.", "/a/.%25252e/b"] {
@@ -44,8 +44,7 @@ pub(crate) const SKILLS: &str = "skills";
 /// assert!(VirtualPath::parse("/a/v1..v2.md").is_ok());
 /// assert!(VirtualPath::parse("/a/100%.md").is_ok());
 /// ```
-/// - It holds no control character and no backslash, and no segment is longer than
-///   255 bytes:
+/// - It has no control characters and no backslashes, and no segment is longer than 255 bytes:
 /// ```
 /// # use skillfs::VirtualPath;
 /// assert!(VirtualPath::parse("/a\0b").is_err());
@@ -59,34 +58,34 @@ pub(crate) const SKILLS: &str = "skills";
 pub struct VirtualPath(String);
 
 impl VirtualPath {
-    /// The root, `/`, which holds the mounts.
+    /// Returns the root, `/`, which contains the mounts.
     #[must_use]
     pub fn root() -> Self {
         Self("/".to_owned())
     }
 
-    /// `/name`, for the names of mounts, which are our own.
+    /// Creates `/name` from the name of a mount, without parsing it.
     pub(crate) fn top_level(name: &'static str) -> Self {
         Self(format!("/{name}"))
     }
 
-    /// A path below `/skills`, by what follows the mount.
+    /// Parses a path relative to `/skills`.
     ///
     /// # Errors
-    /// As [`VirtualPath::parse`].
+    /// Same as [`VirtualPath::parse`].
     pub(crate) fn in_skills(relative: &str) -> Result<Self> {
         Self::parse(&format!("/{SKILLS}/{relative}"))
     }
 
-    /// What follows the mount and its `/`; empty for a mount itself, and for the root.
+    /// Returns the path relative to its mount. Empty for a mount itself and for the root.
     pub(crate) fn below_mount(&self) -> &str {
         self.0[1..].split_once('/').map_or("", |(_, relative)| relative)
     }
 
-    /// Parses what a user, a program or a language model wrote.
+    /// Parses untrusted text from a user, a program or a language model.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when a rule above is broken.
+    /// [`ErrorKind::InvalidPath`] if it violates one of the rules above.
     pub fn parse(text: &str) -> Result<Self> {
         let mut path = String::with_capacity(text.len() + 1);
         if !text.starts_with('/') {
@@ -107,30 +106,30 @@ impl VirtualPath {
         Ok(Self(path))
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The names between the slashes; none for the root.
+    /// Returns the segments of the path. The root has none.
     pub fn segments(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('/').filter(|s| !s.is_empty())
     }
 
-    /// The last name; `None` for the root.
+    /// Returns the last segment, or `None` for the root.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.segments().next_back()
     }
 
-    /// Whether this is `/`.
+    /// Returns whether this is `/`.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0 == "/"
     }
 
-    /// The directory that holds it; `None` for the root.
+    /// Returns the parent directory, or `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         if self.is_root() {
@@ -142,8 +141,9 @@ impl VirtualPath {
         }
     }
 
-    /// Joins names that a bucket gave us. Unlike [`VirtualPath::parse`] nothing is folded: an
-    /// empty or `.` segment has no path, so that two keys never share one.
+    /// Joins a relative path that comes from a bucket. Unlike [`VirtualPath::parse`], normalizes
+    /// nothing: a path with an empty or `.` segment is rejected, so that two keys never map to the
+    /// same path.
     pub(crate) fn join_exact(&self, relative: &str) -> Option<Self> {
         if !is_exact(relative) {
             return None;
@@ -152,8 +152,7 @@ impl VirtualPath {
         Some(Self(format!("{base}/{relative}")))
     }
 
-    /// The same path with `.md` behind it, when its last name has no dot and the
-    /// result is still a valid name.
+    /// Appends `.md`, if the last segment has no dot and the result is a valid name.
     pub(crate) fn with_md(&self) -> Option<Self> {
         let name = self.name()?;
         if name.contains('.') || name.len() + 3 > MAX_SEGMENT_BYTES {
@@ -163,29 +162,30 @@ impl VirtualPath {
     }
 }
 
-/// Whether a relative path is one as it stands: all its names are valid, and none would be folded.
+/// Whether a relative path is already normalized: all segments are valid, and none is empty or `.`.
 pub(crate) fn is_exact(relative: &str) -> bool {
     let valid = |name: &str| !name.is_empty() && name != "." && check_segment(name).is_ok();
     relative.split('/').all(valid)
 }
 
-/// The directories above a relative path, the nearest last.
+/// Returns the directories above a relative path, the outermost first.
 pub(crate) fn parents(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
 
-/// The last name of a path.
+/// Returns the last segment of a path.
 pub(crate) fn leaf(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// Whether a relative path is a directory or lies in it; all do for an empty one. A whole name counts: `ab` is not in `a`.
+/// Whether a relative path is a directory or is inside it. Compares complete segments: `ab` is not
+/// in `a`. An empty directory contains everything.
 pub(crate) fn is_within(path: &str, directory: &str) -> bool {
     let rest = path.strip_prefix(directory);
     directory.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Why a segment can never be a name.
+/// Why a segment is not a valid name.
 enum BadSegment {
     Dots,
     Control(char),
@@ -230,8 +230,8 @@ fn check_segment(segment: &str) -> Result<(), BadSegment> {
     }
 }
 
-/// Whether a server or proxy that decodes percent-encoding, once or many times, would see `.` or
-/// `..`. A plain `.` was folded before this is asked.
+/// Whether a segment is `.` or `..`, or becomes one when percent-decoded any number of times, as a
+/// server or proxy might do.
 pub(crate) fn reads_as_dots(segment: &str) -> bool {
     if !segment.contains('%') {
         return segment == "." || segment == "..";
@@ -249,7 +249,7 @@ pub(crate) fn reads_as_dots(segment: &str) -> bool {
 
 impl fmt::Display for VirtualPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not `write_str`: tables give a width.
+        // Not `write_str`: tables format it with a width.
         f.pad(&self.0)
     }
 }
@@ -294,12 +294,12 @@ impl From<VirtualPath> for String {
     }
 }
 
-/// What the operations take for a path: text, which is parsed, or a [`VirtualPath`].
+/// A path argument of an operation: text, which is parsed, or a [`VirtualPath`].
 pub trait IntoPath {
-    /// Parses, where that has not happened yet.
+    /// Converts into a path, parsing if necessary.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when it can never name a file.
+    /// [`ErrorKind::InvalidPath`] if it is not a valid path.
     fn into_path(self) -> Result<VirtualPath>;
 }
 
@@ -395,7 +395,7 @@ mod tests {
             "%2525252525252e.",
             "%%32%65%%32%65",
         ] {
-            // At its end, in its middle, and where a path begins.
+            // At the end, in the middle, and at the start of a path.
             for path in [
                 format!("/workspace/{segment}"),
                 format!("/workspace/{segment}/x"),

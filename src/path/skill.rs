@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{SKILLS, VirtualPath, is_exact, leaf, parents};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The path of a skill below `/skills`: names with one `/` between them, such as `deeds/sale`.
+/// The path of a skill below `/skills`, such as `deeds/sale`.
 ///
-/// Its last name is that of the skill's directory; those before it are categories, and there may be none. Every name
-/// is one that a [`VirtualPath`] can have. Nothing is folded, so two texts never mean the same skill.
+/// The last segment is the name of the skill's directory. Any segments before it are categories.
+/// Every segment is valid in a [`VirtualPath`]. Nothing is normalized, so two different texts never
+/// mean the same skill.
 ///
 /// ```
 /// use skillfs::SkillPath;
@@ -30,70 +31,70 @@ use crate::error::{Error, ErrorKind, Result, shorten};
 pub struct SkillPath(String);
 
 impl SkillPath {
-    /// Parses what came from outside.
+    /// Parses untrusted text.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when a rule above is broken.
+    /// [`ErrorKind::InvalidPath`] if it violates one of the rules above.
     pub fn parse(text: &str) -> Result<Self> {
         check_relative(text)?;
         Ok(Self(text.to_owned()))
     }
 
-    /// The same for what a bucket or a program gave us; `None` for what cannot be one.
+    /// Converts a path from a bucket or a program. Returns `None` if it is not valid.
     pub(crate) fn exact(text: &str) -> Option<Self> {
         is_exact(text).then(|| Self(text.to_owned()))
     }
 
-    /// What a path below `/skills` names; `None` for the mount itself.
+    /// Returns the skill path of a location below `/skills`, or `None` for the mount itself.
     pub(crate) fn at(location: &VirtualPath) -> Option<Self> {
         let relative = location.below_mount();
         (!relative.is_empty()).then(|| Self(relative.to_owned()))
     }
 
-    /// The path as text.
+    /// Returns the path as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Its last name, which is that of the skill's directory.
+    /// Returns the last segment, the name of the skill's directory.
     #[must_use]
     pub fn name(&self) -> &str {
         leaf(&self.0)
     }
 
-    /// What stands before its last name; empty without a category.
+    /// Returns everything before the last segment. Empty without a category.
     #[must_use]
     pub fn category(&self) -> &str {
         self.parents().last().unwrap_or_default()
     }
 
-    /// The categories that it is in, the outermost first.
+    /// Returns the categories that contain it, the outermost first.
     pub fn parents(&self) -> impl Iterator<Item = &str> {
         parents(&self.0)
     }
 
-    /// The skill's directory.
+    /// Returns the skill's directory.
     #[must_use]
     pub fn location(&self) -> VirtualPath {
         VirtualPath(format!("/{SKILLS}/{}", self.0))
     }
 
-    /// A file of the skill, by its path below the skill's directory. It cannot leave it.
+    /// Joins a path relative to the skill's directory. The result cannot leave the directory.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when it can never name a file.
+    /// [`ErrorKind::InvalidPath`] if it is not a valid path.
     pub fn join(&self, file: &str) -> Result<VirtualPath> {
         VirtualPath::parse(&format!("/{SKILLS}/{}/{file}", self.0))
     }
 }
 
-/// Whether a path of one or more names can lie in a library.
+/// Checks that a relative path is valid in a library.
 pub(crate) fn check_relative(path: &str) -> Result<()> {
     if is_exact(path) {
         return Ok(());
     }
-    // The parser says why, except where it would fold what must not be folded.
+    // The parser explains what is wrong, except if it would normalize the path.
     VirtualPath::parse(&format!("/{path}"))?;
     Err(Error::new(
         ErrorKind::InvalidPath,
@@ -105,12 +106,12 @@ pub(crate) fn check_relative(path: &str) -> Result<()> {
 
 impl fmt::Display for SkillPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not `write_str`: tables give a width.
+        // Not `write_str`: tables format it with a width.
         f.pad(&self.0)
     }
 }
 
-/// They are equal, ordered and hashed as their texts are, so maps can be asked by text.
+/// Equality, order and hash are those of the text, so maps can be looked up by text.
 impl Borrow<str> for SkillPath {
     fn borrow(&self) -> &str {
         &self.0
