@@ -1,25 +1,25 @@
-//! Glob patterns: text in, a matcher of relative paths out. No I/O.
+//! Glob patterns: compiles text into a matcher for relative paths. No I/O.
 //!
-//! `globset` matches names; what it leaves open is decided here: `**` stands for directories, a pattern
-//! without `/` for names at any depth, and names that begin with a dot are matched only when the dot is
-//! written.
+//! `globset` matches single names. This module decides the rest: `**` matches directories, a
+//! pattern without `/` matches names at any depth, and names that start with a dot match only if
+//! the pattern spells out the dot.
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::reads_as_dots;
 
-/// `{a,b}{c,d}` are four patterns; so many are enough.
+/// The maximum number of brace alternatives. `{a,b}{c,d}` has four.
 const MOST_ALTERNATIVES: usize = 1024;
 const MOST_BYTES: usize = 4096;
 
-/// All of them together: every name in them is compiled.
+/// The maximum total length of all alternatives, because every name in them is compiled.
 const MOST_SPELLED_BYTES: usize = 16 * 1024;
 
-/// A pattern, ready to match.
+/// A compiled pattern.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// Braces are spelled out: one of these must match.
+    /// One of these must match: braces are expanded.
     alternatives: Vec<Vec<Segment>>,
 }
 
@@ -31,8 +31,11 @@ enum Segment {
 }
 
 impl Pattern {
+    /// Parses a pattern.
+    ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no pattern, [`ErrorKind::InvalidPath`] when it climbs.
+    /// [`ErrorKind::InvalidInput`] if it is malformed, [`ErrorKind::InvalidPath`] if it contains
+    /// `..`.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let invalid = |why: &str, hint: &'static str| {
             Error::new(ErrorKind::InvalidInput, format!("invalid pattern `{}`: {why}", shorten(text)))
@@ -56,7 +59,7 @@ impl Pattern {
         let anywhere = !text.contains('/');
         let mut alternatives = Vec::with_capacity(spelled.len());
         for pattern in spelled {
-            // No file has the name of a directory, and none has no name.
+            // A match is a file, so it needs a name.
             if matches!(pattern.rsplit('/').next(), None | Some("" | ".")) {
                 return Err(invalid(
                     "only files are found",
@@ -83,7 +86,7 @@ impl Pattern {
                 }
                 segments.push(named(name)?);
             }
-            // `docs/**` is what is in it, and not a file of that name.
+            // `docs/**` matches what is inside, not a file of that name.
             if matches!(segments.last(), Some(Segment::Directories)) {
                 segments.push(named("*")?);
             }
@@ -92,12 +95,12 @@ impl Pattern {
         Ok(Self { alternatives })
     }
 
-    /// Whether a path below the directory that is searched matches.
+    /// Whether a path, relative to the search root, matches.
     pub(crate) fn matches(&self, relative: &str) -> bool {
         self.alternatives.iter().any(|segments| matches(segments, relative))
     }
 
-    /// The directories that every match lies in, as far as they are written out.
+    /// The directories that contain all matches, as far as the pattern spells them out.
     pub(crate) fn directories(&self) -> Vec<String> {
         let written = |segments: &[Segment]| -> Vec<String> {
             let names = segments.iter().map_while(|segment| match segment {
@@ -116,21 +119,23 @@ impl Pattern {
 
 /// Matches one name.
 ///
-/// `globset` matches bytes, so that its `?` is half an `ñ`. Where a pattern has a `?` or a class, the
-/// characters beyond ASCII are told to it as control characters, which no name holds: those of the
-/// pattern in their order, and all others by where they stand among them.
+/// `globset` matches bytes, so its `?` would match half an `ñ`. For a pattern with a `?` or a
+/// class, non-ASCII characters in pattern and name are remapped to control characters, which no
+/// name contains: each non-ASCII character of the pattern gets one, in order, and all other
+/// characters get those of the gaps in between.
 #[derive(Debug, Clone)]
 struct NameMatcher {
     matcher: GlobMatcher,
-    /// The characters of the pattern beyond ASCII, sorted; `None` when bytes will do.
+    /// The non-ASCII characters of the pattern, sorted. `None` if matching bytes is correct.
     wide: Option<Vec<char>>,
-    /// Whether it begins with a dot, and so matches names that do.
+    /// Whether the pattern starts with a dot, and so matches names that do.
     dot: bool,
-    /// The name itself, where nothing in it is special.
+    /// The name itself, if it has no special characters.
     literal: Option<String>,
 }
 
-/// Control characters up to 0x1f, for the characters of a pattern and the gaps between them.
+/// The control characters up to 0x1f have to suffice for the characters of a pattern and the gaps
+/// in between.
 const MOST_WIDE: usize = 15;
 
 impl NameMatcher {
@@ -148,7 +153,7 @@ impl NameMatcher {
         let glob = GlobBuilder::new(&told).literal_separator(true).backslash_escape(true).build();
         let matcher = glob
             .map_err(|error| match error.kind() {
-                // Its letters beyond ASCII are not those of the pattern.
+                // The error would show the remapped characters.
                 globset::ErrorKind::InvalidRange(..) if !name.is_ascii() => {
                     "a range goes backwards, or from ASCII to non-ASCII letters".to_owned()
                 }
@@ -179,7 +184,8 @@ fn narrow(name: &str, wide: Option<&[char]>) -> String {
     name.chars().map(told).collect()
 }
 
-/// Goes through the names of a path with all places in the pattern that it may have come to.
+/// Matches the segments of a path against the pattern by tracking all possible positions (an NFA
+/// simulation).
 fn matches(segments: &[Segment], path: &str) -> bool {
     let mut at = vec![false; segments.len() + 1];
     at[0] = true;
@@ -198,7 +204,7 @@ fn matches(segments: &[Segment], path: &str) -> bool {
     at[segments.len()]
 }
 
-/// `**` may stand for nothing.
+/// `**` may match zero directories.
 fn skip_directories(segments: &[Segment], at: &mut [bool]) {
     for (i, segment) in segments.iter().enumerate() {
         if at[i] && matches!(segment, Segment::Directories) {
@@ -209,7 +215,7 @@ fn skip_directories(segments: &[Segment], at: &mut [bool]) {
 
 const TOO_MANY: &str = "its braces expand to too many patterns";
 
-/// Spells braces out. What stands in `[…]` or behind a backslash is left as it is.
+/// Expands braces. Leaves `[…]` and escaped characters unchanged.
 fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
     let Some((open, close, commas)) = outermost(pattern)? else { return Ok(vec![pattern.to_owned()]) };
     let tails = expand(&pattern[close + 1..])?;
@@ -229,10 +235,10 @@ fn expand(pattern: &str) -> Result<Vec<String>, &'static str> {
     Ok(all)
 }
 
-/// Where a pair of braces opens and closes, and the commas between its choices.
+/// The positions of a pair of braces and of the commas between its alternatives.
 type Braces = (usize, usize, Vec<usize>);
 
-/// The first pair of braces.
+/// Finds the first pair of braces.
 fn outermost(pattern: &str) -> Result<Option<Braces>, &'static str> {
     let (mut depth, mut open, mut commas) = (0u32, 0, Vec::new());
     let mut class = false;
@@ -244,7 +250,7 @@ fn outermost(pattern: &str) -> Result<Option<Braces>, &'static str> {
             }
             '[' if !class => {
                 class = pattern[at..].contains(']');
-                // A bracket that comes first is one of the class.
+                // A `]` directly after the opening bracket belongs to the class.
                 if class {
                     chars.next_if(|(_, c)| *c == '!' || *c == '^');
                     chars.next_if(|(_, c)| *c == ']');
@@ -277,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// The semantics that agents know, as data: pattern, what matches, what does not.
+    /// The semantics that agents expect: pattern, matching paths, other paths.
     #[test]
     fn the_table_of_globs_holds() {
         let table: &[(&str, &[&str], &[&str])] = &[
@@ -291,7 +297,7 @@ mod tests {
             ("?.md", &["a.md", "x/ñ.md"], &["ab.md", ".md"]),
             ("*", &["a", "x/y/z"], &[".a", "x/.y", ".x/y"]),
             ("**", &["a", "x/y/z"], &[".a", "x/.y", ".x/y"]),
-            // With `/`: the path from where the search starts.
+            // With `/`: paths from the search root.
             ("docs/*.md", &["docs/a.md"], &["a.md", "docs/x/a.md", "x/docs/a.md"]),
             ("docs/**", &["docs/a", "docs/x/y.md"], &["docs", "xdocs/a", "docs/.a", "docs/.x/a"]),
             ("**/*.md", &["a.md", "x/a.md", "x/y/a.md"], &["a.txt", ".x/a.md"]),
@@ -305,7 +311,7 @@ mod tests {
             // A leading `/` anchors.
             ("/*.md", &["a.md"], &["docs/a.md"]),
             ("/docs/*.md", &["docs/a.md"], &["x/docs/a.md"]),
-            // Dot names only when written.
+            // Names with a leading dot only if spelled out.
             (".*", &[".env", "x/.env"], &["env", ".x/.y/z"]),
             (".env", &[".env", "x/.env"], &["env", ".git/.env"]),
             (".github/**", &[".github/a", ".github/x/a.yml"], &[".github/.a", "x/.github/a"]),
@@ -323,13 +329,13 @@ mod tests {
             ("[!a].md", &["b.md"], &["a.md", "..md"]),
             ("[]a].md", &["].md", "a.md"], &["b.md"]),
             ("[{,}].md", &["{.md", ",.md", "}.md"], &["a.md"]),
-            // Plain names that look special elsewhere.
+            // Plain names that are special elsewhere.
             ("a+b (1).md", &["a+b (1).md"], &["ab (1).md"]),
             ("100%.md", &["100%.md"], &["100.md"]),
             ("\\*.md", &["*.md"], &["a.md"]),
             ("\\{a\\}", &["{a}"], &["a"]),
             ("MD", &["MD"], &["md"]),
-            // Letters are letters.
+            // Non-ASCII characters are single characters.
             ("se?or", &["señor", "senor"], &["seor", "señoor"]),
             ("[ñn]andú", &["ñandú", "nandú"], &["andú", "uñandú"]),
             ("[á-ú]", &["é", "ó"], &["a", "ü", "🦀"]),
@@ -409,7 +415,7 @@ mod tests {
             }
         }
 
-        /// What lies elsewhere than in the directories that are written out never matches.
+        /// Paths outside the spelled-out directories never match.
         #[test]
         fn directories_are_never_wrong(pattern in "[ab*/{},]{1,12}", path in "[ab]/[ab]/[ab]") {
             if let Ok(pattern) = Pattern::parse(&pattern) {

@@ -1,4 +1,4 @@
-//! Searching text for lines: the engines of ripgrep, on text that is decoded already. No I/O.
+//! Searches decoded text for matching lines, with ripgrep's engines. No I/O.
 
 use std::io;
 
@@ -12,22 +12,23 @@ const MOST_PATTERN_BYTES: usize = 16 * 1024;
 
 const MOST_COMPILED_BYTES: usize = 10 * 1024 * 1024;
 
-/// A longer line is shown cut.
+/// Longer lines are cut in the result.
 pub(crate) const MOST_LINE_BYTES: usize = 16 * 1024;
 
-/// More lines around a match are a file to read.
+/// The maximum number of context lines. For more, read the file.
 const MOST_CONTEXT: usize = 1_000;
 
-/// What a line takes besides its text.
+/// The overhead of a line besides its text.
 const LINE_BYTES: usize = 128;
 
-/// What is kept of one file; more is cut off, and said.
+/// The maximum size of the result for one file. The rest is cut, and the result marked as
+/// truncated.
 const MOST_BYTES_A_FILE: usize = 4 * 1024 * 1024;
 
-/// The longest line that a long file may have.
+/// The maximum length of a line in a streamed file.
 const MOST_BUFFER: usize = 16 * 1024 * 1024;
 
-/// What to look for, ready to search with.
+/// A compiled query.
 #[derive(Debug, Clone)]
 pub(crate) struct Query {
     matcher: RegexMatcher,
@@ -35,38 +36,38 @@ pub(crate) struct Query {
     most: u64,
 }
 
-/// How a pattern is meant.
+/// How to interpret a pattern.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Meaning {
     pub(crate) regex: bool,
     pub(crate) ignore_case: bool,
 }
 
-/// A line that matched, or one around it.
+/// A matching line, or a context line around a match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// From 1.
+    /// Starts at 1.
     pub(crate) number: u64,
     pub(crate) text: String,
     pub(crate) matched: bool,
-    /// Whether it was longer than is shown.
+    /// Whether the line is longer than `text`.
     pub(crate) cut: bool,
 }
 
-/// What was found in one file.
+/// The matches in one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hits {
     pub(crate) lines: Vec<Line>,
     pub(crate) matches: u64,
-    /// Whether there is more.
+    /// Whether there are more matches.
     pub(crate) truncated: bool,
 }
 
 impl Query {
-    /// `most` matches in one file are enough.
+    /// Compiles a query that stops after `most` matches per file.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when the pattern cannot be searched for.
+    /// [`ErrorKind::InvalidInput`] if the pattern is invalid.
     pub(crate) fn new(pattern: &str, meaning: Meaning, context: usize, most: u64) -> Result<Self> {
         let invalid = |why: &str, hint: &'static str| {
             Error::new(ErrorKind::InvalidInput, format!("cannot search for `{}`: {why}", shorten(pattern)))
@@ -89,17 +90,18 @@ impl Query {
         }
         let matcher = RegexMatcherBuilder::new()
             .fixed_strings(!meaning.regex)
-            // `^` and `$` are those of a line; without this each line is searched by itself.
+            // `^` and `$` match at line boundaries. Without this, each line is searched separately.
             .multi_line(true)
             .case_insensitive(meaning.ignore_case)
             .line_terminator(Some(b'\n'))
-            // What a tenant's expression may cost.
+            // Bounds what the expression of a tenant may cost.
             .size_limit(MOST_COMPILED_BYTES)
             .dfa_size_limit(MOST_COMPILED_BYTES)
             .build(pattern)
             .map_err(|error| {
                 let why = error.to_string();
-                // The engine draws the expression over several lines; what is wrong stands in the last.
+                // The engine prints the expression over several lines; the last one says what is
+                // wrong.
                 let last = why.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
                 let last = last.strip_prefix("error: ").unwrap_or(last);
                 invalid(&shorten(last), "correct the expression, or search for it literally")
@@ -107,12 +109,12 @@ impl Query {
         Ok(Self { matcher, context, most })
     }
 
-    /// Searches text that is here.
+    /// Searches text in memory.
     pub(crate) fn search(&self, text: &str) -> io::Result<Hits> {
         self.collect(|searcher, sink| searcher.search_slice(&self.matcher, text.as_bytes(), sink))
     }
 
-    /// Searches text that comes in pieces. Blocks while it waits for them.
+    /// Searches text from a reader. Blocks while the reader does.
     pub(crate) fn search_reader(&self, text: impl io::Read) -> io::Result<Hits> {
         self.collect(|searcher, sink| searcher.search_reader(&self.matcher, text, sink))
     }
@@ -127,7 +129,7 @@ impl Query {
             .before_context(self.context)
             .after_context(self.context)
             .binary_detection(BinaryDetection::none())
-            // It is decoded already.
+            // The text is already decoded.
             .bom_sniffing(false)
             .heap_limit(Some(MOST_BUFFER))
             .build();
@@ -144,7 +146,7 @@ struct Collector<'q> {
 }
 
 impl Collector<'_> {
-    /// Adds a line; whether the search goes on.
+    /// Adds a line. Returns whether the search continues.
     fn add(&mut self, number: Option<u64>, bytes: &[u8], matched: bool) -> bool {
         if self.bytes > MOST_BYTES_A_FILE || (matched && self.hits.matches == self.query.most) {
             self.enough();
@@ -155,7 +157,7 @@ impl Collector<'_> {
         let cut = line.len() > MOST_LINE_BYTES;
         let shown = &line[..line.len().min(MOST_LINE_BYTES)];
         let mut text = String::from_utf8_lossy(shown).into_owned();
-        // A cut may go through a character.
+        // The cut may split a character.
         while cut && text.ends_with('\u{fffd}') {
             text.pop();
         }
@@ -164,7 +166,7 @@ impl Collector<'_> {
         true
     }
 
-    /// Ends the search. What is shown only because of a match that is not shown goes again.
+    /// Ends the search. Removes the leading context of a match that is not shown.
     fn enough(&mut self) {
         self.hits.truncated = true;
         let last = self.hits.lines.iter().rev().find(|line| line.matched);
@@ -221,10 +223,10 @@ mod tests {
         let many = format!("{}\n", "y".repeat(10_000)).repeat(1_000);
         let hits = query("y", false, false, 0, 10_000).search(&many).unwrap();
         assert!(hits.truncated && hits.matches < 500);
-        // Lines around a match count, too.
+        // Context lines count as well.
         let hits = query("y", false, false, 1_000, 10).search(&many.replacen('y', "x", 5_000_000)).unwrap();
         assert!(hits.truncated && hits.lines.iter().map(|line| line.text.len()).sum::<usize>() < 2 << 20);
-        // Nothing is shown of matches that are not.
+        // No context of matches that are not shown.
         let hits = query("x", false, false, 2, 0).search("a\nx\nb\n").unwrap();
         assert_eq!((hits.lines.len(), hits.matches, hits.truncated), (0, 0, true));
     }

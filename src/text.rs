@@ -1,45 +1,45 @@
-//! Text or binary, decided by content; decoding; windows of lines. No I/O.
+//! Text detection by content, decoding, replacing, and line windows. No I/O.
 //!
-//! The order of the questions matters: magic bytes alone would call a note that starts with `BM`
-//! an image and one that starts with `MZ` a program.
+//! The order of the checks matters: magic bytes alone would classify a note that starts with `BM`
+//! as an image, and one that starts with `MZ` as a program.
 
 use encoding_rs::{Decoder, DecoderResult, Encoding, UTF_8, UTF_16BE, UTF_16LE, WINDOWS_1252};
 
-/// How much of an object is looked at before the rest is asked for.
+/// How much of an object is inspected before the rest is requested.
 pub(crate) const HEAD_BYTES: usize = 64 * 1024;
 
-/// The type of content that has no better name.
+/// The MIME type of unrecognized binary content.
 const UNKNOWN_BINARY: &str = "application/octet-stream";
 
-/// The content is no text; this is its MIME type.
+/// The content is not text. Has its MIME type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Binary(pub(crate) &'static str);
 
-/// Decoded content and the encoding it was in.
+/// Decoded content and its original encoding.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Text {
     pub(crate) content: String,
     pub(crate) encoding: &'static str,
-    /// Whether its bytes are those that it was decoded from.
+    /// Whether the decoded bytes equal the original ones.
     pub(crate) exact: bool,
 }
 
-/// Decides on content of which only the first bytes are known.
+/// Classifies content by its first bytes.
 pub(crate) fn sniff(head: &[u8]) -> Result<&'static Encoding, Binary> {
     judge(head, false)
 }
 
-/// Decides on whole content.
+/// Classifies complete content.
 pub(crate) fn judge_whole(bytes: &[u8]) -> Result<&'static Encoding, Binary> {
     judge(bytes, true)
 }
 
-/// Decides on whole content, and decodes it.
+/// Classifies complete content and decodes it.
 pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
     let encoding = judge(&bytes, true)?;
     let skip = Encoding::for_bom(&bytes).map_or(0, |(_, length)| length);
     let (content, exact) = if encoding == UTF_8 && skip == 0 {
-        // Valid as a rule: this takes the buffer over without a copy.
+        // Usually valid: takes over the buffer without a copy.
         match String::from_utf8(bytes) {
             Ok(text) => (text, true),
             Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), false),
@@ -57,7 +57,7 @@ fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
     if let Some((encoding, length)) = Encoding::for_bom(bytes) {
         let rest = &bytes[length..];
         let is_text = match encoding == UTF_8 {
-            // Judged where it is: this may be all of a large file.
+            // Checked in place, because this may be all of a large file.
             true => !rest.contains(&0) && is_utf8(rest, whole),
             false => decoded(encoding, rest, whole).is_some_and(|text| !text.contains('\0')),
         };
@@ -70,21 +70,22 @@ fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
         return binary();
     }
     if is_utf8(bytes, whole) {
-        // Magic bytes that are text themselves, such as `BM`, say nothing about text.
+        // Magic bytes that are text themselves, such as `BM`, prove nothing.
         let signed = bytes.iter().take(4).any(|b| is_binary_control(*b)) && magic(bytes).is_some();
         return if signed { binary() } else { Ok(UTF_8) };
     }
-    // Legacy text has none of the control characters that compressed or encrypted bytes are full of.
+    // Legacy text has none of the control characters that compressed or encrypted bytes are full
+    // of.
     if has_binary_control(bytes, whole) {
         return binary();
     }
     if is_damaged_utf8(bytes) { Ok(UTF_8) } else { Ok(legacy(bytes, whole)) }
 }
 
-/// What every PDF begins with, and no text does. `infer` would look for it in the first kilobyte.
+/// What every PDF starts with, and no text does. `infer` searches for it in the first kilobyte.
 const PDF: &[u8] = b"%PDF-";
 
-/// The type that the magic bytes name. Types of text are no types of binaries.
+/// Returns the MIME type by magic bytes. Types of text do not count.
 fn magic(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(PDF) {
         return Some("application/pdf");
@@ -94,7 +95,8 @@ fn magic(bytes: &[u8]) -> Option<&'static str> {
     (kind.matcher_type() != infer::MatcherType::Text && mime != "application/pdf").then_some(mime)
 }
 
-/// The text that bytes are in an encoding; `None` where they are none. In a head the last character may be cut.
+/// Decodes bytes strictly. Returns `None` if they are invalid in this encoding. A head may end in
+/// the middle of a character.
 fn decoded(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> Option<String> {
     let mut decoder = encoding.new_decoder_without_bom_handling();
     let capacity = decoder.max_utf8_buffer_length_without_replacement(bytes.len()).unwrap_or(0);
@@ -103,7 +105,7 @@ fn decoded(encoding: &'static Encoding, bytes: &[u8], whole: bool) -> Option<Str
     (result == DecoderResult::InputEmpty).then_some(text)
 }
 
-/// In a head the last character may be cut.
+/// Whether bytes are valid UTF-8. A head may end in the middle of a character.
 fn is_utf8(bytes: &[u8], whole: bool) -> bool {
     match std::str::from_utf8(bytes) {
         Ok(_) => true,
@@ -111,7 +113,8 @@ fn is_utf8(bytes: &[u8], whole: bool) -> bool {
     }
 }
 
-/// UTF-8 with a stray byte here and there: legacy text has no valid sequences but by accident.
+/// Whether this is UTF-8 with a few invalid bytes: legacy text has valid sequences only by
+/// accident.
 fn is_damaged_utf8(bytes: &[u8]) -> bool {
     let (mut valid, mut invalid) = (0usize, 0usize);
     for chunk in bytes.utf8_chunks() {
@@ -121,23 +124,24 @@ fn is_damaged_utf8(bytes: &[u8]) -> bool {
     valid > 0 && valid >= invalid
 }
 
-/// Control characters that no text has; a form feed and an escape sequence may stand in text.
+/// Control characters that text does not have. A form feed or an escape sequence can be part of
+/// text.
 fn is_binary_control(byte: u8) -> bool {
     matches!(byte, 0x00..=0x07 | 0x0e..=0x1a | 0x1c..=0x1f)
 }
 
-/// Looks at the head only, so that the verdict on a head and on the whole are the same.
+/// Inspects only the head, so that a head and the complete content are classified alike.
 fn has_binary_control(bytes: &[u8], whole: bool) -> bool {
     let bytes = match bytes {
-        // DOS ended its texts so.
+        // DOS programs end text files with this byte.
         [text @ .., 0x1a] if whole => text,
         bytes => bytes,
     };
     bytes[..bytes.len().min(HEAD_BYTES)].iter().any(|b| is_binary_control(*b))
 }
 
-/// Which legacy encoding it is, by what lies around its first character beyond ASCII: the detector
-/// takes its time, and more does not make it wiser.
+/// Detects the legacy encoding from the text around the first non-ASCII character: the detector is
+/// slow, and more input does not improve the result.
 fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
     let start = bytes.iter().position(|b| !b.is_ascii()).unwrap_or(0).saturating_sub(HEAD_BYTES / 2);
     let sample = &bytes[start..bytes.len().min(start + HEAD_BYTES)];
@@ -148,25 +152,26 @@ fn legacy(bytes: &[u8], whole: bool) -> &'static Encoding {
     if decoded(guess, sample, last).is_some() { guess } else { WINDOWS_1252 }
 }
 
-/// Why a text was not changed.
+/// Why a text was not replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplaceError {
     Binary(Binary),
-    /// The text is not there. `line_ends`: it would be, with the line ends of Windows.
+    /// The text does not occur. `line_ends`: it would with CRLF line endings.
     Absent {
         line_ends: bool,
     },
-    /// It is there so many times, and one was wanted.
+    /// The text occurs this many times instead of once.
     NotUnique(u64),
-    /// The encoding of the file has no way to write the new text.
+    /// The new text cannot be represented in the encoding of the file.
     NotEncodable(&'static str),
-    /// Written back, the rest of the file would not be what it was.
+    /// Re-encoding would change other parts of the file.
     Lossy(&'static str),
-    /// The file would have so many bytes.
+    /// The result would have this many bytes.
     TooLong(u64),
 }
 
-/// Replaces text in content, in the encoding that the content has. Tells how often.
+/// Replaces text in content, in the encoding of the content. Returns the new content and the number
+/// of replacements.
 pub(crate) fn replace(
     bytes: &[u8],
     old: &str,
@@ -176,7 +181,7 @@ pub(crate) fn replace(
 ) -> Result<(Vec<u8>, u64), ReplaceError> {
     let encoding = judge(bytes, true).map_err(ReplaceError::Binary)?;
     if encoding == UTF_8 {
-        // In bytes: what is no UTF-8 stays as it is, and so does a byte order mark.
+        // Replaced as bytes, so that invalid UTF-8 and a byte order mark are preserved.
         return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all, most);
     }
     let skip = Encoding::for_bom(bytes).map_or(0, |(_, length)| length);
@@ -204,7 +209,7 @@ pub(crate) fn replace(
     encode(&changed).map(|changed| (changed, count)).ok_or(ReplaceError::NotEncodable(encoding.name()))
 }
 
-/// The result may have `most` bytes; it is never made when it would have more.
+/// Fails before building a result of more than `most` bytes.
 fn replace_bytes(
     bytes: &[u8],
     old: &[u8],
@@ -223,7 +228,7 @@ fn replace_bytes(
     if !all && count > 1 {
         return Err(ReplaceError::NotUnique(count as u64));
     }
-    // `aa` is twice in `aaa`, and which one is meant cannot be told.
+    // `aa` occurs twice in `aaa`, so it is ambiguous.
     if !all && find.find(&bytes[first + 1..]).is_some() {
         return Err(ReplaceError::NotUnique(2));
     }
@@ -243,13 +248,14 @@ fn replace_bytes(
     Ok((out, count as u64))
 }
 
-/// Decodes content that arrives in pieces and is too large to keep.
+/// Decodes content that arrives in pieces and is too large to keep in memory.
 pub(crate) struct StreamDecoder {
     encoding: &'static Encoding,
     decoder: Decoder,
-    /// Whether all of it was ASCII so far, and so could still be any encoding.
+    /// Whether everything so far was ASCII, so that the encoding is still undecided.
     ascii: bool,
-    /// Bytes behind that ASCII which the next piece makes a letter of UTF-8, or not.
+    /// Bytes after that ASCII which may be the start of a UTF-8 sequence, depending on the next
+    /// piece.
     held: Vec<u8>,
 }
 
@@ -257,22 +263,24 @@ pub(crate) struct StreamDecoder {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamError {
     Binary(Binary),
-    /// All was ASCII up to this piece, which is no UTF-8: start again with this encoding.
+    /// Everything before this piece was ASCII, and the piece is not UTF-8: start over with this
+    /// encoding.
     Legacy(&'static Encoding),
 }
 
 impl StreamDecoder {
-    /// `encoding` as [`sniff`] found it; a BOM at the front is removed.
+    /// Starts decoding with the encoding from [`sniff`]. Removes a byte order mark.
     pub(crate) fn new(encoding: &'static Encoding) -> Self {
         Self { encoding, decoder: encoding.new_decoder_with_bom_removal(), ascii: true, held: Vec::new() }
     }
 
-    /// The same behind the front; `ascii` as [`StreamDecoder::is_ascii`] said there.
+    /// Resumes decoding in the middle of a file, with `ascii` as [`StreamDecoder::is_ascii`] was
+    /// there.
     pub(crate) fn resumed(encoding: &'static Encoding, ascii: bool) -> Self {
         Self { encoding, decoder: encoding.new_decoder_without_bom_handling(), ascii, held: Vec::new() }
     }
 
-    /// Whether all of it was ASCII so far.
+    /// Whether everything so far was ASCII.
     pub(crate) fn is_ascii(&self) -> bool {
         self.ascii
     }
@@ -290,7 +298,8 @@ impl StreamDecoder {
                 std::str::from_utf8(rest).is_err_and(|e| e.valid_up_to() == 0 && e.error_len().is_none())
             };
             if !last && cut(&piece[first..]) {
-                // The first half of a letter would be a letter in a legacy encoding.
+                // The first bytes of a UTF-8 sequence are valid characters in a legacy encoding:
+                // wait for the rest.
                 self.held = piece[first..].to_vec();
                 piece = &piece[..first];
             } else if !is_utf8(piece, last) && !is_damaged_utf8(piece) && !has_binary_control(piece, last) {
@@ -309,17 +318,17 @@ impl StreamDecoder {
     }
 }
 
-/// Cuts the lines `offset..offset + limit` out of text that arrives in pieces.
+/// Extracts the lines `offset..offset + limit` from text that arrives in pieces.
 ///
-/// A line ends after `\n`; its terminator belongs to it, so that windows side by side are the whole
-/// text again. An empty text has no line.
+/// A line includes its `\n`, so that adjacent windows concatenate to the original text. An empty
+/// text has no lines.
 #[derive(Debug)]
 pub(crate) struct LineWindow {
     offset: u64,
     end: u64,
     /// The number of the line that the next character belongs to.
     line: u64,
-    /// Whether that line has begun.
+    /// Whether that line has started.
     begun: bool,
     text: String,
 }
@@ -335,17 +344,17 @@ impl LineWindow {
         }
     }
 
-    /// The first line that is wanted.
+    /// The first line of the window.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The text that comes begins with this line.
+    /// Declares that the next piece starts with this line.
     pub(crate) fn skip_to(&mut self, line: u64) {
         self.line = line;
     }
 
-    /// How many lines a text has.
+    /// Counts the lines of a text.
     pub(crate) fn count(text: &str) -> u64 {
         let ends = memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64;
         ends + u64::from(!text.is_empty() && !text.ends_with('\n'))
@@ -363,7 +372,7 @@ impl LineWindow {
         }
     }
 
-    /// Whether the window is full and something is known to follow it.
+    /// Whether the window is complete and more lines follow it.
     pub(crate) fn is_past_the_window(&self) -> bool {
         self.lines_seen() > self.end
     }
@@ -372,12 +381,12 @@ impl LineWindow {
         self.text.len()
     }
 
-    /// How many lines there were so far, a begun one included.
+    /// The number of lines so far, including an incomplete one.
     pub(crate) fn lines_seen(&self) -> u64 {
         self.line + u64::from(self.begun)
     }
 
-    /// How many lines the window holds.
+    /// The number of lines in the window.
     pub(crate) fn lines(&self) -> u64 {
         self.lines_seen().min(self.end).saturating_sub(self.offset)
     }
@@ -447,7 +456,7 @@ mod tests {
             text(&latin1(&note), &note, "windows-1252");
         }
         text(b"PS1='\x01x\x02'\n#!/bin/sh", "PS1='\u{1}x\u{2}'\n#!/bin/sh", "UTF-8");
-        // DOS ended its texts so; in a head it would not be the end.
+        // DOS programs end text files with this byte. In a head it would not be at the end.
         assert_eq!(decode(b"DOS, a\xf1o\r\n\x1a".to_vec()).unwrap().content, "DOS, año\r\n\u{1a}");
     }
 
@@ -478,7 +487,7 @@ mod tests {
         binary(b"text, then \0", "application/octet-stream");
         binary(b"\x93\x01\xfe\x07\x99\x88", "application/octet-stream");
         binary(&utf16("a\0b", u16::to_le_bytes), "application/octet-stream");
-        // No BOM: UTF-16 is full of NULs and no promise was made.
+        // UTF-16 without a byte order mark is not supported, and is full of NULs.
         binary(&utf16("hola", u16::to_le_bytes)[2..], "application/octet-stream");
     }
 
@@ -509,7 +518,7 @@ mod tests {
         ] {
             text(&latin1(sample), sample, "windows-1252");
         }
-        // The euro sign and the curly quotes are Windows-1252 alone.
+        // The euro sign and curly quotes exist in Windows-1252 but not in Latin-1.
         text(
             b"Precio: 350.000 \x80 \x93al contado\x94\n",
             "Precio: 350.000 € “al contado”\n",
@@ -580,7 +589,7 @@ mod tests {
         check(b"aaaa", "aa", "b", true, b"bb", 2);
     }
 
-    /// A mebibyte of places, each to become a mebibyte: a terabyte that must not be made.
+    /// A mebibyte of matches, each replaced by a mebibyte: a tebibyte that must not be allocated.
     #[test]
     fn a_replacement_that_is_too_long_is_never_made() {
         let (content, new) = (vec![b'a'; 1 << 20], "b".repeat(1 << 20));
@@ -618,7 +627,7 @@ mod tests {
         decoder.decode(b"plain\n", false).unwrap();
         let error = decoder.decode(&latin1("España\n"), true).unwrap_err();
         assert_eq!(error, StreamError::Legacy(WINDOWS_1252));
-        // Wherever it is cut, also behind what could be half a letter of UTF-8.
+        // Wherever it is cut, including after what could be part of a UTF-8 sequence.
         let legacy = latin1("plain España\n");
         for cut in 0..legacy.len() {
             let mut decoder = StreamDecoder::new(UTF_8);
@@ -634,7 +643,7 @@ mod tests {
                 decoder.decode(&text[..cut], false).unwrap() + &decoder.decode(&text[cut..], true).unwrap();
             assert_eq!(told.as_bytes(), text, "{cut}");
         }
-        // Once it was UTF-8 it stays so.
+        // Once a non-ASCII character was valid UTF-8, it stays UTF-8.
         let mut decoder = StreamDecoder::new(UTF_8);
         decoder.decode("se\u{f1}or\n".as_bytes(), false).unwrap();
         assert_eq!(decoder.decode(b"a\xf1o\n", true).unwrap(), "a\u{fffd}o\n");
