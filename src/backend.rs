@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::edit::Edited;
-use self::edit::Queues;
+use self::edit::FileLocks;
 pub use self::find::{Glob, GlobResult};
 pub use self::grep::{FileHits, Grep, GrepLine, GrepResult, NotSearched};
 pub(crate) use self::libraries::unusable;
@@ -49,7 +49,7 @@ use crate::mount::{Mount, Mounts, Quota, Session, Tenant};
 use crate::path::VirtualPath;
 use crate::store::{Components, RequestCounts, SessionCredentials, Store};
 
-/// A handle to one bucket, shared by the whole process.
+/// A handle to one bucket, shared by the entire process.
 ///
 /// It owns the S3 client, the connection pool, the cache and the limits. Cloning is cheap. A
 /// process needs one handle per bucket, and opens a session on it for each request that it serves.
@@ -60,15 +60,15 @@ pub struct SkillFs(Arc<HandleState>);
 struct HandleState {
     store: Store,
     settings: Settings,
-    queues: Queues,
+    file_locks: FileLocks,
     usages: Usages,
 }
 
 impl SkillFs {
     /// Connects to a bucket, using the settings and the default AWS provider chain.
     ///
-    /// Sends nothing to the bucket. Whether the bucket exists and is accessible shows with the
-    /// first operation.
+    /// Sends nothing to the bucket. The first operation reports whether the bucket exists and is
+    /// accessible.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if a setting is invalid.
@@ -83,7 +83,7 @@ impl SkillFs {
     /// Same as [`SkillFs::connect`].
     pub async fn connect_with(settings: &Settings, components: Components) -> Result<Self> {
         let store = Store::connect(settings, components).await?;
-        Ok(Self::over(store, settings))
+        Ok(Self::with_store(store, settings))
     }
 
     /// Opens a bucket in an embedded store.
@@ -102,12 +102,17 @@ impl SkillFs {
                 .with_hint("leave the role out, or use a bucket on S3"));
         }
         let store = Store::embedded(embedded, settings.clone()).await?;
-        Ok(Self::over(store, settings))
+        Ok(Self::with_store(store, settings))
     }
 
-    fn over(store: Store, settings: &Settings) -> Self {
+    fn with_store(store: Store, settings: &Settings) -> Self {
         let settings = settings.clone();
-        Self(Arc::new(HandleState { store, settings, queues: Queues::default(), usages: quota::usages() }))
+        Self(Arc::new(HandleState {
+            store,
+            settings,
+            file_locks: FileLocks::default(),
+            usages: quota::usages(),
+        }))
     }
 
     /// Opens a session. Performs no I/O and takes microseconds.
@@ -119,15 +124,15 @@ impl SkillFs {
     pub fn session(&self, session: &Session) -> S3Backend {
         let mounts = Mounts::of(session);
         let store = self.0.store.confined_to(Tenant::of(session), &mounts);
-        self.opened(session, mounts, store)
+        self.open_session(session, mounts, store)
     }
 
     /// Opens a session that uses the credentials of the process, for administrative operations.
     pub(crate) fn own_session(&self, session: &Session) -> S3Backend {
-        self.opened(session, Mounts::of(session), self.0.store.on_behalf_of(Tenant::of(session)))
+        self.open_session(session, Mounts::of(session), self.0.store.on_behalf_of(Tenant::of(session)))
     }
 
-    fn opened(&self, session: &Session, mounts: Mounts, store: Store) -> S3Backend {
+    fn open_session(&self, session: &Session, mounts: Mounts, store: Store) -> S3Backend {
         S3Backend {
             shared: self.0.clone(),
             store,
@@ -182,6 +187,11 @@ impl SkillFs {
 /// leaves each file either unchanged or completely written.
 ///
 /// Paths are strings or [`VirtualPath`]s. A relative path is relative to `/workspace`.
+///
+/// Each method documents its cost when nothing is cached, and the errors that are specific to it. In
+/// addition, every method that takes a path can fail with [`ErrorKind::InvalidPath`], and every
+/// method that sends a request with the errors of the storage, such as [`ErrorKind::Denied`],
+/// [`ErrorKind::Timeout`] and [`ErrorKind::Unavailable`].
 #[derive(Debug, Clone)]
 pub struct S3Backend {
     shared: Arc<HandleState>,

@@ -151,7 +151,7 @@ impl Tree {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(count: &u64) -> bool {
     *count == 0
 }
@@ -201,13 +201,13 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_no_calendar_has_is_no_panic() {
+    fn unrepresentable_times_do_not_panic() {
         assert_eq!(format_time(UNIX_EPOCH + Duration::from_secs(300_000_000_000)), "-");
         assert_eq!(format_time(UNIX_EPOCH - Duration::from_secs(1)), "1969-12-31T23:59:59Z");
     }
 
     #[test]
-    fn a_tree_grows_from_any_order() {
+    fn tree_is_built_from_entries_in_any_order() {
         use EntryKind::{Directory, File};
         let mut entries = vec![
             entry("/w/a", File),

@@ -44,7 +44,7 @@ macro_rules! id {
                 Ok(Self(text.into()))
             }
 
-            /// The identifier as text.
+            /// Returns the identifier as text.
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0

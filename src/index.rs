@@ -322,9 +322,9 @@ impl Index {
 }
 
 /// Rejects a format version that this program does not know.
-fn known_format<'de, const MOST: u32, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+fn known_format<'de, const MAX: u32, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let format = u32::deserialize(deserializer)?;
-    match format <= MOST {
+    match format <= MAX {
         true => Ok(format),
         false => Err(serde::de::Error::custom("a newer format")),
     }
@@ -336,14 +336,14 @@ struct FormatOnly {
     format: u32,
 }
 
-fn decode<T: DeserializeOwned, const MOST: u32>(bytes: &[u8]) -> Result<T, Unreadable> {
+fn decode<T: DeserializeOwned, const MAX: u32>(bytes: &[u8]) -> Result<T, Unreadable> {
     let damaged = |e: &dyn fmt::Display| Unreadable::Damaged(e.to_string());
     let json = decompress(bytes).map_err(|e| damaged(&e))?;
     match serde_json::from_slice(&json) {
         Ok(value) => Ok(value),
         // Do not try to interpret the fields of a newer version.
         Err(error) => Err(match serde_json::from_slice(&json) {
-            Ok(FormatOnly { format }) if format > MOST => Unreadable::Newer(format, MOST),
+            Ok(FormatOnly { format }) if format > MAX => Unreadable::Newer(format, MAX),
             _ => damaged(&error),
         }),
     }
@@ -378,7 +378,7 @@ fn check_path(path: &str) -> Result<(), Unreadable> {
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // serde asks for a reference
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn wire_input_meets_the_same_door() {
+    fn deserialized_paths_are_validated() {
         let path: VirtualPath = serde_json::from_str("\"a/./b\"").unwrap();
         assert_eq!(serde_json::to_string(&path).unwrap(), "\"/workspace/a/b\"");
         for json in

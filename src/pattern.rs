@@ -52,13 +52,13 @@ impl Pattern {
             Ok(matcher) => Ok(Segment::Name(Box::new(matcher))),
             Err(why) => Err(invalid(&why, EXAMPLES)),
         };
-        let spelled = expand(text).map_err(|why| invalid(why, EXAMPLES))?;
-        if spelled.iter().map(String::len).sum::<usize>() > MOST_SPELLED_BYTES {
+        let expanded = expand(text).map_err(|why| invalid(why, EXAMPLES))?;
+        if expanded.iter().map(String::len).sum::<usize>() > MOST_SPELLED_BYTES {
             return Err(invalid(TOO_MANY, EXAMPLES));
         }
-        let anywhere = !text.contains('/');
-        let mut alternatives = Vec::with_capacity(spelled.len());
-        for pattern in spelled {
+        let any_depth = !text.contains('/');
+        let mut alternatives = Vec::with_capacity(expanded.len());
+        for pattern in expanded {
             // A match is a file, so it needs a name.
             if matches!(pattern.rsplit('/').next(), None | Some("" | ".")) {
                 return Err(invalid(
@@ -67,7 +67,7 @@ impl Pattern {
                 ));
             }
             let mut segments = Vec::new();
-            if anywhere {
+            if any_depth {
                 segments.push(Segment::Directories);
             }
             for name in pattern.split('/').filter(|name| !name.is_empty() && *name != ".") {
@@ -102,14 +102,14 @@ impl Pattern {
 
     /// The directories that contain all matches, as far as the pattern spells them out.
     pub(crate) fn directories(&self) -> Vec<String> {
-        let written = |segments: &[Segment]| -> Vec<String> {
+        let literal_prefix = |segments: &[Segment]| -> Vec<String> {
             let names = segments.iter().map_while(|segment| match segment {
                 Segment::Name(name) => name.literal.clone(),
                 Segment::Directories => None,
             });
             names.take(segments.len().saturating_sub(1)).collect()
         };
-        let mut all = self.alternatives.iter().map(|segments| written(segments));
+        let mut all = self.alternatives.iter().map(|segments| literal_prefix(segments));
         let first = all.next().unwrap_or_default();
         all.fold(first, |common, other| {
             common.into_iter().zip(other).take_while(|(a, b)| a == b).map(|(a, _)| a).collect()
@@ -149,8 +149,8 @@ impl NameMatcher {
                 "next to `?` or `[…]` it has more than {MOST_WIDE} different non-ASCII letters"
             ));
         }
-        let told = narrow(name, wide.as_deref());
-        let glob = GlobBuilder::new(&told).literal_separator(true).backslash_escape(true).build();
+        let remapped = remap(name, wide.as_deref());
+        let glob = GlobBuilder::new(&remapped).literal_separator(true).backslash_escape(true).build();
         let matcher = glob
             .map_err(|error| match error.kind() {
                 // The error would show the remapped characters.
@@ -168,20 +168,20 @@ impl NameMatcher {
     fn is_match(&self, name: &str) -> bool {
         match self.wide.as_deref() {
             _ if name.starts_with('.') && !self.dot => false,
-            Some(wide) if !name.is_ascii() => self.matcher.is_match(narrow(name, Some(wide))),
+            Some(wide) if !name.is_ascii() => self.matcher.is_match(remap(name, Some(wide))),
             _ => self.matcher.is_match(name),
         }
     }
 }
 
-fn narrow(name: &str, wide: Option<&[char]>) -> String {
+fn remap(name: &str, wide: Option<&[char]>) -> String {
     let Some(wide) = wide else { return name.to_owned() };
-    let told = |c: char| match wide.binary_search(&c) {
+    let remapped = |c: char| match wide.binary_search(&c) {
         _ if c.is_ascii() => c,
         Ok(at) => char::from(2 * at as u8 + 2),
         Err(before) => char::from(2 * before as u8 + 1),
     };
-    name.chars().map(told).collect()
+    name.chars().map(remapped).collect()
 }
 
 /// Matches the segments of a path against the pattern by tracking all possible positions (an NFA
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_that_are_written_out_are_known() {
+    fn literal_directories_are_extracted() {
         for (pattern, directories) in [
             ("docs/a/*.md", "docs/a"),
             ("docs/**/a.md", "docs"),
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn many_stars_take_no_longer() {
+    fn many_stars_match_in_polynomial_time() {
         let pattern = Pattern::parse(&format!("{}x", "**/*a*/".repeat(60))).unwrap();
         let path = vec!["aaaaaaaa"; 500].join("/");
         assert!(!pattern.matches(&path));
@@ -408,7 +408,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_pattern_makes_a_panic(pattern in "[a-c.*?/{},\\[\\]!^\\\\%2e-]{0,24}", path in "[a-c./]{0,16}") {
+        fn patterns_never_panic(pattern in "[a-c.*?/{},\\[\\]!^\\\\%2e-]{0,24}", path in "[a-c./]{0,16}") {
             if let Ok(pattern) = Pattern::parse(&pattern) {
                 pattern.matches(&path);
                 pattern.directories();

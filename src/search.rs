@@ -38,7 +38,7 @@ pub(crate) struct Query {
 
 /// How to interpret a pattern.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Meaning {
+pub(crate) struct PatternOptions {
     pub(crate) regex: bool,
     pub(crate) ignore_case: bool,
 }
@@ -68,7 +68,7 @@ impl Query {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if the pattern is invalid.
-    pub(crate) fn new(pattern: &str, meaning: Meaning, context: usize, most: u64) -> Result<Self> {
+    pub(crate) fn new(pattern: &str, options: PatternOptions, context: usize, most: u64) -> Result<Self> {
         let invalid = |why: &str, hint: &'static str| {
             Error::new(ErrorKind::InvalidInput, format!("cannot search for `{}`: {why}", shorten(pattern)))
                 .with_hint(hint)
@@ -76,7 +76,7 @@ impl Query {
         if pattern.len() > MOST_PATTERN_BYTES {
             return Err(invalid("the pattern is too long", "search for a part of it"));
         }
-        if !meaning.regex && pattern.contains('\n') {
+        if !options.regex && pattern.contains('\n') {
             return Err(invalid(
                 "it has more than one line, and lines are searched one by one",
                 "search for one of its lines",
@@ -89,10 +89,10 @@ impl Query {
             ));
         }
         let matcher = RegexMatcherBuilder::new()
-            .fixed_strings(!meaning.regex)
+            .fixed_strings(!options.regex)
             // `^` and `$` match at line boundaries. Without this, each line is searched separately.
             .multi_line(true)
-            .case_insensitive(meaning.ignore_case)
+            .case_insensitive(options.ignore_case)
             .line_terminator(Some(b'\n'))
             // Bounds what the expression of a tenant may cost.
             .size_limit(MOST_COMPILED_BYTES)
@@ -149,7 +149,7 @@ impl Collector<'_> {
     /// Adds a line. Returns whether the search continues.
     fn add(&mut self, number: Option<u64>, bytes: &[u8], matched: bool) -> bool {
         if self.bytes > MOST_BYTES_A_FILE || (matched && self.hits.matches == self.query.most) {
-            self.enough();
+            self.stop();
             return false;
         }
         self.hits.matches += u64::from(matched);
@@ -167,7 +167,7 @@ impl Collector<'_> {
     }
 
     /// Ends the search. Removes the leading context of a match that is not shown.
-    fn enough(&mut self) {
+    fn stop(&mut self) {
         self.hits.truncated = true;
         let last = self.hits.lines.iter().rev().find(|line| line.matched);
         let shown = last.map_or(0, |line| line.number + self.query.context as u64);
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     fn query(pattern: &str, regex: bool, ignore_case: bool, context: usize, most: u64) -> Query {
-        Query::new(pattern, Meaning { regex, ignore_case }, context, most).unwrap()
+        Query::new(pattern, PatternOptions { regex, ignore_case }, context, most).unwrap()
     }
 
     fn numbers(hits: &Hits) -> Vec<u64> {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn literal_by_default_and_regex_on_request() {
+    fn patterns_are_literal_unless_regex_is_set() {
         let text = "a.c\nabc\nA.C\n";
         assert_eq!(numbers(&query("a.c", false, false, 0, 9).search(text).unwrap()), [1]);
         assert_eq!(numbers(&query("a.c", true, false, 0, 9).search(text).unwrap()), [1, 2]);
@@ -240,21 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_searched_for_is_told() {
-        let meaning = Meaning { regex: false, ignore_case: false };
-        assert!(Query::new("a", meaning, MOST_CONTEXT, 1).is_ok());
-        assert!(Query::new("a", meaning, MOST_CONTEXT + 1, 1).is_err());
+    fn invalid_queries_are_rejected() {
+        let options = PatternOptions { regex: false, ignore_case: false };
+        assert!(Query::new("a", options, MOST_CONTEXT, 1).is_ok());
+        assert!(Query::new("a", options, MOST_CONTEXT + 1, 1).is_err());
         for (pattern, regex) in
             [("(", true), ("a\nb", false), ("a\\nb", true), ("(a{1000}){1000}", true), ("\\p{Nope}", true)]
         {
-            let error = Query::new(pattern, Meaning { regex, ignore_case: false }, 0, 1).unwrap_err();
+            let error = Query::new(pattern, PatternOptions { regex, ignore_case: false }, 0, 1).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{pattern}");
             assert!(!error.message().contains('\n'), "{}", error.message());
         }
     }
 
     #[test]
-    fn a_line_that_is_too_long_for_a_stream_is_an_error() {
+    fn overlong_line_in_a_stream_is_an_error() {
         struct Endless(usize);
         impl io::Read for Endless {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -26,17 +26,17 @@ pub(crate) struct Text {
 
 /// Classifies content by its first bytes.
 pub(crate) fn sniff(head: &[u8]) -> Result<&'static Encoding, Binary> {
-    judge(head, false)
+    classify(head, false)
 }
 
 /// Classifies complete content.
 pub(crate) fn judge_whole(bytes: &[u8]) -> Result<&'static Encoding, Binary> {
-    judge(bytes, true)
+    classify(bytes, true)
 }
 
 /// Classifies complete content and decodes it.
 pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
-    let encoding = judge(&bytes, true)?;
+    let encoding = classify(&bytes, true)?;
     let skip = Encoding::for_bom(&bytes).map_or(0, |(_, length)| length);
     let (content, exact) = if encoding == UTF_8 && skip == 0 {
         // Usually valid: takes over the buffer without a copy.
@@ -53,7 +53,7 @@ pub(crate) fn decode(bytes: Vec<u8>) -> Result<Text, Binary> {
     Ok(Text { content, encoding: encoding.name(), exact })
 }
 
-fn judge(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
+fn classify(bytes: &[u8], whole: bool) -> Result<&'static Encoding, Binary> {
     if let Some((encoding, length)) = Encoding::for_bom(bytes) {
         let rest = &bytes[length..];
         let is_text = match encoding == UTF_8 {
@@ -179,7 +179,7 @@ pub(crate) fn replace(
     all: bool,
     most: u64,
 ) -> Result<(Vec<u8>, u64), ReplaceError> {
-    let encoding = judge(bytes, true).map_err(ReplaceError::Binary)?;
+    let encoding = classify(bytes, true).map_err(ReplaceError::Binary)?;
     if encoding == UTF_8 {
         // Replaced as bytes, so that invalid UTF-8 and a byte order mark are preserved.
         return replace_bytes(bytes, old.as_bytes(), new.as_bytes(), all, most);
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn unicode() {
+    fn unicode_encodings_are_decoded() {
         text(b"", "", "UTF-8");
         text("ñandú 🦀\r\n".as_bytes(), "ñandú 🦀\r\n", "UTF-8");
         text("\u{feff}name: x".as_bytes(), "name: x", "UTF-8");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_double_byte_text_may_be_cut_anywhere() {
+    fn double_byte_text_is_sniffed_wherever_it_is_cut() {
         let japanese = "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。";
         let (bytes, ..) = encoding_rs::SHIFT_JIS.encode(japanese);
         for cut in bytes.len() - 8..bytes.len() {
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn nul_far_behind_the_head_is_binary() {
+    fn nul_past_the_head_is_binary() {
         let mut bytes = vec![b'a'; 100_000];
         bytes[70_000] = 0;
         binary(&bytes, "application/octet-stream");
@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_character_is_no_error_in_a_head() {
+    fn head_may_end_inside_a_character() {
         let crab = "🦀".as_bytes();
         assert_eq!(sniff(&crab[..3]), Ok(UTF_8));
     }
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_lines() {
+    fn line_windows_are_extracted() {
         let check = |pieces: &[&str], offset, limit, expected: &str, lines, total| {
             assert_eq!(window(pieces, offset, limit), (expected.to_owned(), lines, total), "{pieces:?}");
         };
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_may_be_cut_anywhere() {
+    fn stream_pieces_may_split_characters() {
         let utf16 = utf16("línea\nñ🦀", u16::to_be_bytes);
         for cut in 0..=utf16.len() {
             let mut decoder = StreamDecoder::new(UTF_16BE);
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_turns_legacy_says_so() {
+    fn stream_reports_a_legacy_encoding() {
         let mut decoder = StreamDecoder::new(UTF_8);
         decoder.decode(b"plain\n", false).unwrap();
         let error = decoder.decode(&latin1("España\n"), true).unwrap_err();
@@ -632,16 +632,16 @@ mod tests {
         for cut in 0..legacy.len() {
             let mut decoder = StreamDecoder::new(UTF_8);
             let halves = [&legacy[..cut], b"", &legacy[cut..]];
-            let mut told =
+            let mut decoded =
                 halves.iter().zip([false, false, true]).map(|(half, last)| decoder.decode(half, last));
-            assert_eq!(told.find_map(Result::err), Some(StreamError::Legacy(WINDOWS_1252)), "{cut}");
+            assert_eq!(decoded.find_map(Result::err), Some(StreamError::Legacy(WINDOWS_1252)), "{cut}");
         }
         let text = "plain Espa\u{f1}a \u{1f980}".as_bytes();
         for cut in 0..text.len() {
             let mut decoder = StreamDecoder::new(UTF_8);
-            let told =
+            let decoded =
                 decoder.decode(&text[..cut], false).unwrap() + &decoder.decode(&text[cut..], true).unwrap();
-            assert_eq!(told.as_bytes(), text, "{cut}");
+            assert_eq!(decoded.as_bytes(), text, "{cut}");
         }
         // Once a non-ASCII character was valid UTF-8, it stays UTF-8.
         let mut decoder = StreamDecoder::new(UTF_8);

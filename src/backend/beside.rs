@@ -1,6 +1,6 @@
 //! Access to a library's objects and sidecar documents by key, for administrative operations.
 //!
-//! The keys come from [`Library`], which only creates keys of that library.
+//! All keys come from [`Library`], which creates no keys outside of the library.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -154,7 +154,7 @@ impl S3Backend {
         let Some(seen) = self.store().look(source).await? else {
             return Err(Error::new(ErrorKind::NotFound, "the object to copy does not exist"));
         };
-        self.put_new(key, name, None, self.copied(source, &seen)?, condition).await
+        self.put_new(key, name, None, self.copy_parts(source, &seen)?, condition).await
     }
 
     /// Checks that the server honors conditional writes, without which nothing can be published

@@ -35,21 +35,21 @@ pub struct Edited {
 ///
 /// Writers of the same process take turns on a file: racing each other would only cause conflicts.
 #[derive(Debug, Default)]
-pub(super) struct Queues(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub(super) struct FileLocks(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
-impl Queues {
-    pub(super) fn of(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.get(key).and_then(Weak::upgrade) {
-            return queue;
+impl FileLocks {
+    pub(super) fn get(&self, key: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(key).and_then(Weak::upgrade) {
+            return lock;
         }
         // Drop mutexes that nobody holds or waits for, once there are many.
-        if queues.len() >= 1024 {
-            queues.retain(|_, queue| queue.strong_count() > 0);
+        if locks.len() >= 1024 {
+            locks.retain(|_, lock| lock.strong_count() > 0);
         }
-        let queue = Arc::new(tokio::sync::Mutex::new(()));
-        queues.insert(key.to_owned(), Arc::downgrade(&queue));
-        queue
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        locks.insert(key.to_owned(), Arc::downgrade(&lock));
+        lock
     }
 }
 
@@ -141,14 +141,14 @@ impl S3Backend {
         let path = &target.path;
         let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let conditional = self.conditions(target).await?;
-        let queue = self.shared.queues.of(key.as_str());
+        let lock = self.shared.file_locks.get(key.as_str());
         // If the lock is not acquired in time, still make one attempt.
-        let _turn = tokio::time::timeout_at(deadline, queue.lock()).await.ok();
+        let _guard = tokio::time::timeout_at(deadline, lock.lock()).await.ok();
         let id = self.store().write_id()?;
         let mut rounds = 0;
         loop {
-            let made = self.change_once(target, key, &change, &id, conditional).await;
-            let overtaken = match made {
+            let attempt = self.change_once(target, key, &change, &id, conditional).await;
+            let conflict = match attempt {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => None,
                 // The file changed while it was being read.
@@ -160,7 +160,7 @@ impl S3Backend {
             if Instant::now() >= deadline {
                 let now = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
                 let error = changed(path, now.and_then(|meta| meta.etag).as_deref());
-                return Err(match overtaken {
+                return Err(match conflict {
                     Some(source) => error.with_source(source),
                     None => error,
                 });
@@ -196,14 +196,14 @@ impl S3Backend {
         };
         let (pieces, replacements) = match (base, change) {
             (None, Revision::Append(more)) => (self.pieces((*more).clone()), 0),
-            (None, Revision::Replace { .. }) => return Err(self.nothing_there(path).await),
+            (None, Revision::Replace { .. }) => return Err(self.missing_file_error(path).await),
             (Some((_, Some(mut content))), Revision::Append(more)) => {
                 content.extend_from_slice(more);
                 (self.pieces(content.into()), 0)
             }
             // Let the server copy a long file, and upload only what is appended.
             (Some((seen, None)), Revision::Append(more)) => {
-                let mut pieces = self.copied(key.key(), &seen)?;
+                let mut pieces = self.copy_parts(key.key(), &seen)?;
                 pieces.extend(self.pieces((*more).clone()).into_iter().filter(|piece| piece.len() > 0));
                 (pieces, 0)
             }
@@ -211,7 +211,7 @@ impl S3Backend {
                 // The result must stay readable, unless the file was larger than that before.
                 let most = self.shared.settings.max_read_bytes.max(seen.meta.size);
                 let (content, count) = text::replace(&content, old, new, *all, most)
-                    .map_err(|error| not_replaced(path, old, seen.meta.size, error))?;
+                    .map_err(|error| replace_error(path, old, seen.meta.size, error))?;
                 (self.pieces(content.into()), count)
             }
             (Some((seen, None)), Revision::Replace { .. }) => {
@@ -225,11 +225,11 @@ impl S3Backend {
             }
         };
         let size = pieces.iter().map(PartSource::len).sum();
-        let room = self.room(target, path, size, old_size).await?;
+        let reservation = self.reserve(target, path, size, old_size).await?;
         let put = self.put_pieces(key, id, condition, &properties, pieces).await;
         match put.map_err(|e| e.during("change", path))? {
             Put::Done { etag } => {
-                room.keep();
+                reservation.commit();
                 Ok(Some((Written { path: path.clone(), size, etag }, replacements)))
             }
             Put::Overtaken => Ok(None),
@@ -256,13 +256,13 @@ impl S3Backend {
             let bytes = content.insert(Vec::new());
             body.collect(self.store(), bytes).await.map_err(during)?;
         }
-        self.saw(key, &meta);
+        self.observe_version(key, &meta);
         Ok(Some((Seen { meta, properties: *properties }, content)))
     }
 
     /// Explains why there is no file to change: the path is a directory, lacks its `.md`, or does
     /// not exist.
-    pub(super) async fn nothing_there(&self, path: &VirtualPath) -> Error {
+    pub(super) async fn missing_file_error(&self, path: &VirtualPath) -> Error {
         let why = async {
             let entry = self.fresh().stat(path).await?;
             // Write operations do not append `.md`, so a directory with this exact name takes
@@ -279,7 +279,7 @@ impl S3Backend {
     }
 }
 
-fn not_replaced(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -> Error {
+fn replace_error(path: &VirtualPath, old: &str, size: u64, error: ReplaceError) -> Error {
     let invalid =
         |message: String, hint: Hint| Error::new(ErrorKind::InvalidInput, message).at(path).with_hint(hint);
     let shown = shorten(old);

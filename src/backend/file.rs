@@ -24,7 +24,7 @@ pub(super) const BYTES_ASKED: &str = "bytes were requested";
 pub(super) const RANGES: Hint = Hint::Plain(Cow::Borrowed("read it in byte ranges"));
 
 /// Content larger than this is hashed on a blocking thread.
-const MANY_BYTES: usize = 256 * 1024;
+const LARGE_CONTENT: usize = 256 * 1024;
 
 /// What a path resolves to, by the rules of `read` and `stat`.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ impl Node {
     }
 
     /// Whether this is the same version of a file, with the content that the reader needs.
-    pub(super) fn tells_of(&self, file: &File, want: Want) -> bool {
+    pub(super) fn is_version_with(&self, file: &File, want: Want) -> bool {
         matches!(self, Self::File(known) if known.meta.same_version(&file.meta) && want.is_met_by(&known.content))
     }
 
@@ -278,20 +278,20 @@ impl S3Backend {
         Ok(())
     }
 
-    pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, way_out: Hint) -> Result<()> {
+    pub(super) fn check_size(&self, path: &VirtualPath, bytes: u64, what: &str, hint: Hint) -> Result<()> {
         let most = self.shared.settings.max_read_bytes;
         let too_large =
             || format!("`{path}` is too large to read at once: {bytes} {what}, the limit is {most}");
         match bytes <= most {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::TooLarge, too_large()).at(path).with_hint(way_out)),
+            false => Err(Error::new(ErrorKind::TooLarge, too_large()).at(path).with_hint(hint)),
         }
     }
 }
 
 /// Verifies the digest of content that is in memory.
 async fn verified(bytes: Vec<u8>, sha256: Digest) -> Result<Vec<u8>> {
-    let large = bytes.len() > MANY_BYTES;
+    let large = bytes.len() > LARGE_CONTENT;
     let check =
         move || (Digest::of(&bytes) == sha256).then_some(bytes).ok_or_else(|| Body::wrong_content(sha256));
     if !large {

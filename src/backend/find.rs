@@ -18,7 +18,7 @@ use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::pattern::Pattern;
 
 /// The default limit of [`S3Backend::glob`].
-const MOST_FILES: usize = 10_000;
+const DEFAULT_LIMIT: usize = 10_000;
 
 /// Which files to find, and where.
 ///
@@ -41,7 +41,7 @@ pub struct Glob {
 impl Glob {
     /// The defaults for a pattern.
     pub fn new(pattern: impl Into<String>) -> Self {
-        Self { pattern: pattern.into(), root: None, max_files: MOST_FILES }
+        Self { pattern: pattern.into(), root: None, max_files: DEFAULT_LIMIT }
     }
 
     setters! {
@@ -72,7 +72,7 @@ pub struct GlobResult {
 pub(super) type Hidden = Arc<AtomicU64>;
 
 /// Parses a pattern on a blocking thread, because compiling a large one takes a while.
-pub(super) async fn parsed(pattern: String) -> Result<Pattern> {
+pub(super) async fn parse_pattern(pattern: String) -> Result<Pattern> {
     tokio::task::spawn_blocking(move || Pattern::parse(&pattern)).await.map_err(|error| {
         Error::new(ErrorKind::Internal, "the pattern could not be read").with_source(error)
     })?
@@ -97,15 +97,14 @@ impl S3Backend {
     /// Without a `root`, the search starts in `/workspace`, or at `/` if the pattern starts with
     /// `/`.
     ///
-    /// Returns up to 10,000 files, and whether there are more. Use [`S3Backend::glob_limited`] for
-    /// another limit.
+    /// Returns up to [`Glob::max_files`] files, and whether there are more.
     ///
     /// Costs one request per 1,000 keys below the directories that the pattern spells out.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) when the pattern is none,
-    /// [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) when it climbs with `..`;
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when `root` is not there.
+    /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the pattern is malformed.
+    /// - [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) if it contains `..`.
+    /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if `root` does not exist.
     #[instrument(name = "glob", skip_all)]
     pub async fn glob(&self, query: impl Into<Glob>) -> Result<GlobResult> {
         let (query, hidden) = (query.into(), Hidden::default());
@@ -129,7 +128,7 @@ impl S3Backend {
         let root = self.search_root(root.as_deref(), Some(&pattern));
         let backend = self.clone();
         stream::once(async move {
-            let matcher = parsed(pattern).await?;
+            let matcher = parse_pattern(pattern).await?;
             Ok::<_, Error>(backend.candidates(root?, Some(matcher), hidden).map_ok(|found| found.entry()))
         })
         .try_flatten()

@@ -13,13 +13,13 @@ use tracing::instrument;
 
 use super::S3Backend;
 use super::file::{Content, Node, Version, Want};
-use super::find::{Hidden, parsed};
+use super::find::{Hidden, parse_pattern};
 use super::walk::Candidate;
 use crate::cache::{About, Detail, Key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::setters;
 use crate::path::VirtualPath;
-use crate::search::{Hits, Line, Meaning, Query};
+use crate::search::{Hits, Line, PatternOptions, Query};
 use crate::store::Body;
 use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 
@@ -27,7 +27,7 @@ use crate::text::{self, HEAD_BYTES, StreamDecoder, StreamError};
 const AT_ONCE: usize = 64;
 
 /// Larger files are searched while they stream, on a dedicated thread.
-const WHOLE_BYTES: u64 = 256 * 1024;
+const IN_MEMORY_BYTES: u64 = 256 * 1024;
 
 /// Streamed files are decoded in blocks of this size, so that the result does not depend on how the
 /// network splits them.
@@ -37,7 +37,7 @@ const BLOCK_BYTES: usize = 64 * 1024;
 const LONG_FILES_AT_ONCE: usize = 8;
 
 /// The default of [`Grep::max_matches`].
-const MOST_MATCHES: u64 = 1_000;
+const DEFAULT_MAX_MATCHES: u64 = 1_000;
 
 /// A search query for [`S3Backend::grep`].
 ///
@@ -91,7 +91,7 @@ impl Grep {
             ignore_case: false,
             context: 0,
             max_per_file: None,
-            max_matches: MOST_MATCHES,
+            max_matches: DEFAULT_MAX_MATCHES,
         }
     }
 }
@@ -213,15 +213,15 @@ impl S3Backend {
         let (backend, query) = (self.clone(), query.clone());
         stream::once(async move {
             let pattern = match query.glob.clone() {
-                Some(glob) => Some(parsed(glob).await?),
+                Some(glob) => Some(parse_pattern(glob).await?),
                 None => None,
             };
             let root = backend.search_root(query.root.as_deref(), query.glob.as_deref())?;
             let most = query.max_per_file.unwrap_or(u64::MAX).min(query.max_matches);
             // Compiling a large expression takes a while.
             let compile = move || {
-                let meaning = Meaning { regex: query.regex, ignore_case: query.ignore_case };
-                Query::new(&query.pattern, meaning, query.context, most)
+                let options = PatternOptions { regex: query.regex, ignore_case: query.ignore_case };
+                Query::new(&query.pattern, options, query.context, most)
             };
             let compiled = tokio::task::spawn_blocking(compile).await.map_err(|error| {
                 Error::new(ErrorKind::Internal, "the search could not begin").with_source(error)
@@ -236,8 +236,8 @@ impl S3Backend {
                         let (backend, query) = (searched.clone(), query.clone());
                         let long_files = long_files.clone();
                         async move {
-                            // Each large file takes a thread: limit how many.
-                            let _turn = match found.meta().size > WHOLE_BYTES {
+                            // Each large file needs a thread, so their number is limited.
+                            let _guard = match found.meta().size > IN_MEMORY_BYTES {
                                 true => long_files.acquire().await.ok(),
                                 false => None,
                             };
@@ -293,20 +293,21 @@ impl S3Backend {
         }
         let mut file = self.candidate_file(found)?;
         let path = &found.path;
-        if let Some(content @ (Content::Text(_) | Content::Binary(_))) = self.known_content(&file, Want::Text)
+        if let Some(content @ (Content::Text(_) | Content::Binary(_))) =
+            self.cached_content(&file, Want::Text)
         {
-            return search_whole(path, query, move || content).await.map(|(found, _)| found);
+            return search_in_memory(path, query, move || content).await.map(|(found, _)| found);
         }
         let key = Key::new(About::object(&file.key), Detail::Only);
         let moment = self.cache().moment(&key);
         let Some((meta, mut body)) = self.open_candidate(found, &file).await? else {
             return Ok(Searched::Gone);
         };
-        if meta.size <= WHOLE_BYTES {
+        if meta.size <= IN_MEMORY_BYTES {
             let mut bytes = Vec::new();
             body.collect(self.store(), &mut bytes).await.map_err(|e| e.during("search", path))?;
             let decode = move || Content::of_text(text::decode(bytes));
-            let (hits, content) = search_whole(path, query, decode).await?;
+            let (hits, content) = search_in_memory(path, query, decode).await?;
             // Cache it as a reader would.
             if file.version == Version::Latest {
                 (file.meta, file.version) = (meta, Version::Exact);
@@ -315,7 +316,7 @@ impl S3Backend {
             self.cache().put(&key, moment, Node::File(file));
             return Ok(hits);
         }
-        // The head tells text from binary before the rest is waited for.
+        // Classify the head as text or binary before waiting for the rest.
         let mut head = BytesMut::new();
         while head.len() < HEAD_BYTES
             && let Some(piece) = body.next(self.store()).await.map_err(|e| e.during("search", path))?
@@ -369,7 +370,7 @@ impl S3Backend {
             }
             let block = waiting.split_to(waiting.len().min(BLOCK_BYTES));
             let last = waiting.is_empty() && body.remaining() == 0;
-            let listens = match decoder.decode(&block, last) {
+            let is_receiving = match decoder.decode(&block, last) {
                 Ok(decoded) => text.send(decoded.into()).await.is_ok(),
                 Err(error) => {
                     undecodable = Some(error);
@@ -377,7 +378,7 @@ impl S3Backend {
                 }
             };
             // The search hangs up once it has enough matches.
-            if last || !listens {
+            if last || !is_receiving {
                 break;
             }
         }
@@ -393,7 +394,7 @@ impl S3Backend {
 
 /// Searches a short text on a blocking thread, because even that can take a while with a complex
 /// expression.
-async fn search_whole(
+async fn search_in_memory(
     path: &VirtualPath,
     query: &Arc<Query>,
     content: impl FnOnce() -> Content + Send + 'static,
@@ -421,9 +422,9 @@ impl GrepResult {
                     self.truncated = true;
                     // Remove the leading context of a match that is not returned.
                     let reach = last.map_or(0, |last| last + query.context as u64);
-                    let behind =
+                    let is_leading_context =
                         |kept: &GrepLine| kept.context && kept.path == line.path && kept.line > reach;
-                    while self.lines.last().is_some_and(&behind) {
+                    while self.lines.last().is_some_and(&is_leading_context) {
                         self.lines.pop();
                     }
                     return false;

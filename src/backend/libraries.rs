@@ -272,7 +272,7 @@ impl S3Backend {
             let (meta, mut body) = match self.store().get(key, ByteRange::WHOLE, expect).await {
                 Ok(Fetched::Found { meta, body, .. }) => (meta, body),
                 Ok(Fetched::Unchanged) => match known {
-                    Some(known) => return Ok(confirmed(known)),
+                    Some(known) => return Ok(revalidated(known)),
                     None => continue,
                 },
                 Ok(Fetched::Changed) => continue,
@@ -393,7 +393,7 @@ fn damaged(library: &Layer, etag: Option<String>, known: Option<&KnownIndex>, wh
 }
 
 /// The cached index is current again: clears a recorded problem.
-fn confirmed(known: &KnownIndex) -> KnownIndex {
+fn revalidated(known: &KnownIndex) -> KnownIndex {
     match known.view() {
         Some(view) if view.trouble.is_some() => {
             let view = View { trouble: None, ..(**view).clone() };

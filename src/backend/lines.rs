@@ -8,7 +8,7 @@ use encoding_rs::{Encoding, UTF_16BE, UTF_16LE};
 use crate::cache::Cached;
 
 /// The minimum distance between indexed line starts, in bytes.
-const APART: u64 = 1024 * 1024;
+const MIN_DISTANCE: u64 = 1024 * 1024;
 
 /// The line index of one version of a file.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ impl LineIndex {
     /// Returns the last indexed line start at or before a line.
     pub(super) fn before(&self, line: u64) -> Option<LineStart> {
         let known = self.lock();
-        let behind = known.starts.partition_point(|start| start.line <= line);
-        known.starts[..behind].last().copied()
+        let next = known.starts.partition_point(|start| start.line <= line);
+        known.starts[..next].last().copied()
     }
 
     pub(super) fn lines(&self) -> Option<u64> {
@@ -66,7 +66,7 @@ impl LineIndex {
     fn add(&self, start: LineStart) {
         let mut known = self.lock();
         let last = known.starts.last().map_or(0, |last| last.offset);
-        if start.offset >= last + APART {
+        if start.offset >= last + MIN_DISTANCE {
             known.starts.push(start);
         }
     }

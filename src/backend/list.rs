@@ -24,7 +24,7 @@ impl S3Backend {
     /// - [`ErrorKind::NotFound`] if the directory does not exist.
     /// - [`ErrorKind::NotDirectory`] if the path is a file.
     pub async fn ls(&self, path: impl IntoPath) -> Result<Listing> {
-        self.list_whole(path.into_path()?, Depth::One).await
+        self.list_all(path.into_path()?, Depth::One).await
     }
 
     /// Lists all files and directories below a directory, sorted by path bytes.
@@ -34,7 +34,7 @@ impl S3Backend {
     /// # Errors
     /// Same as [`S3Backend::ls`].
     pub async fn ls_recursive(&self, path: impl IntoPath) -> Result<Listing> {
-        self.list_whole(path.into_path()?, Depth::All).await
+        self.list_all(path.into_path()?, Depth::All).await
     }
 
     /// Returns a directory as a tree, with each level sorted by path bytes.
@@ -45,7 +45,7 @@ impl S3Backend {
     /// Same as [`S3Backend::ls`].
     pub async fn tree(&self, path: impl IntoPath) -> Result<Tree> {
         let path = path.into_path()?;
-        let listing = self.list_whole(path.clone(), Depth::All).await?;
+        let listing = self.list_all(path.clone(), Depth::All).await?;
         Ok(Tree::grow(path, listing))
     }
 
@@ -68,7 +68,7 @@ impl S3Backend {
     }
 
     #[instrument(name = "ls", skip_all, fields(?path, ?depth))]
-    async fn list_whole(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
+    async fn list_all(&self, path: VirtualPath, depth: Depth) -> Result<Listing> {
         // `/skills` is cached as a union and needs no cached listing.
         let Some(WalkRoot::Directory(directory)) = self.place(&path)? else {
             return Walk::of(self.clone(), &path, depth)?.collect().await;

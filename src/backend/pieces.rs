@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 
 use super::S3Backend;
-use super::quota::Room;
+use super::quota::Reservation;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mount::{ObjectKey, Target, WritableKey};
 use crate::path::VirtualPath;
@@ -33,7 +33,7 @@ impl S3Backend {
 
     /// Describes an object as the source of a server-side copy. A single part, up to the size limit
     /// of S3.
-    pub(super) fn copied(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
+    pub(super) fn copy_parts(&self, source: &ObjectKey, seen: &Seen) -> Result<Vec<PartSource>> {
         let etag = seen.meta.etag.clone().unwrap_or_default();
         let piece = |range| PartSource::Copy { source: source.clone(), etag: etag.clone(), range };
         Ok(self.store().copy_pieces(seen.meta.size)?.into_iter().map(piece).collect())
@@ -69,8 +69,8 @@ impl S3Backend {
 
     /// Uploads pieces concurrently.
     async fn send_pieces(&self, parts: &mut Parts, pieces: Vec<PartSource>) -> Result<()> {
-        // Collected up front: a closure inside the stream would make the future of the callers
-        // `!Send`.
+        // Collected up front: with a closure inside the stream, callers could not spawn this
+        // future.
         let waiting: Result<Vec<_>> =
             pieces.into_iter().map(|piece| parts.send(self.store(), piece)).collect();
         // Even after a failure, parts in flight are awaited: they could outlive the abort.
@@ -88,34 +88,34 @@ impl S3Backend {
         parts: &mut Parts,
         mut reader: Reader,
         content: &mut (impl Stream<Item = io::Result<Bytes>> + Send + Unpin),
-    ) -> Result<(u64, Room)> {
+    ) -> Result<(u64, Reservation)> {
         let path = &target.path;
         let during = |error: Error| error.during("write", path);
-        let mut flying = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         let sending = async {
             let old = self.replaced(path, parts.key()).await?;
-            let mut room = self.room(target, path, reader.taken, old).await?;
+            let mut reservation = self.reserve(target, path, reader.total, old).await?;
             loop {
                 let size = parts.next_size(self.shared.settings.part_bytes);
                 reader.fill(self, path, content, size).await?;
                 if reader.buffer.is_empty() {
-                    return Ok((reader.taken, room));
+                    return Ok((reader.total, reservation));
                 }
                 // Reserve quota as the content grows, not only once all of it has arrived.
-                drop(room);
-                room = self.room(target, path, reader.taken, old).await?;
+                drop(reservation);
+                reservation = self.reserve(target, path, reader.total, old).await?;
                 let at = usize::try_from(size).unwrap_or(usize::MAX).min(reader.buffer.len());
                 let part = PartSource::Bytes(reader.buffer.split_to(at).freeze());
-                flying.push(parts.send(self.store(), part).map_err(during)?);
-                while flying.len() >= PARTS_AT_ONCE {
-                    let Some(part) = flying.next().await else { break };
+                in_flight.push(parts.send(self.store(), part).map_err(during)?);
+                while in_flight.len() >= PARTS_AT_ONCE {
+                    let Some(part) = in_flight.next().await else { break };
                     parts.add(part.map_err(during)?);
                 }
             }
         };
-        let mut sent: Result<(u64, Room)> = sending.await;
+        let mut sent: Result<(u64, Reservation)> = sending.await;
         // Even after a failure, parts in flight are awaited: they could outlive the abort.
-        while let Some(part) = flying.next().await {
+        while let Some(part) = in_flight.next().await {
             match part {
                 Ok(part) => parts.add(part),
                 Err(error) => sent = sent.and(Err(during(error))),
@@ -131,7 +131,7 @@ pub(super) struct Reader {
     pub(super) buffer: BytesMut,
     /// Whether the stream has ended.
     pub(super) ended: bool,
-    taken: u64,
+    total: u64,
 }
 
 impl Reader {
@@ -146,8 +146,8 @@ impl Reader {
         while !self.ended && (self.buffer.len() as u64) < bytes {
             match content.next().await {
                 Some(Ok(piece)) => {
-                    self.taken += piece.len() as u64;
-                    backend.check_file_size(path, self.taken)?;
+                    self.total += piece.len() as u64;
+                    backend.check_file_size(path, self.total)?;
                     self.buffer.extend_from_slice(&piece);
                 }
                 Some(Err(error)) => {

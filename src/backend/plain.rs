@@ -19,7 +19,7 @@ use crate::text;
 const ATTEMPTS: u32 = 3;
 
 /// The response for an object, as far as a reader needs it.
-enum PlainAnswer {
+enum PlainResponse {
     /// The object exists. There is no body if the range starts at or past its end.
     Found(Meta, Option<Box<Body>>),
     /// The object is still the cached version.
@@ -48,7 +48,7 @@ impl S3Backend {
 
     /// Records that a write operation found this version of a file: a different cached version is
     /// invalidated.
-    pub(super) fn saw(&self, key: &WritableKey, meta: &Meta) {
+    pub(super) fn observe_version(&self, key: &WritableKey, meta: &Meta) {
         let known = self.cache().peek::<Node>(&Key::new(About::object(key.key()), Detail::Only));
         let same = |node: &Node| matches!(node, Node::File(file) if file.key == *key.key() && file.meta.same_version(meta));
         if known.is_some_and(|kept| !same(&kept.value)) {
@@ -78,7 +78,7 @@ impl S3Backend {
         {
             return Ok(Node::File(file));
         }
-        self.no_file(&at).await
+        self.directory_or_nothing(&at).await
     }
 
     async fn look_up(&self, key: ObjectKey, at: &Directory, prior: Option<&File>) -> Result<Node> {
@@ -92,11 +92,11 @@ impl S3Backend {
             // A name with a dot is almost always a file: check for a directory only if it is not.
             return match self.head(path, &key).await? {
                 Some(meta) => file(path.clone(), key, meta),
-                None => self.no_file(at).await,
+                None => self.directory_or_nothing(at).await,
             };
         };
         let (exact, md, other) =
-            tokio::join!(self.head(path, &key), self.head(path, &md_key), self.no_file(at));
+            tokio::join!(self.head(path, &key), self.head(path, &md_key), self.directory_or_nothing(at));
         if let Some(meta) = exact? {
             return file(path.clone(), key, meta);
         }
@@ -116,10 +116,10 @@ impl S3Backend {
     ) -> Result<Option<File>> {
         let prior = prior.filter(|known| known.path == path && want.is_met_by(&known.content));
         let expect = prior.and_then(|known| known.meta.etag.as_deref()).map_or(Expect::Any, Expect::Not);
-        let (meta, body) = match self.ask(&path, &key, want.range(), expect).await? {
-            PlainAnswer::Found(meta, body) => (meta, body),
-            PlainAnswer::Unchanged => return Ok(prior.cloned()),
-            PlainAnswer::Missing => return Ok(None),
+        let (meta, body) = match self.request(&path, &key, want.range(), expect).await? {
+            PlainResponse::Found(meta, body) => (meta, body),
+            PlainResponse::Unchanged => return Ok(prior.cloned()),
+            PlainResponse::Missing => return Ok(None),
         };
         let mut file = File { path, key, meta, version: Version::Exact, content: Content::Unread };
         match body {
@@ -145,11 +145,11 @@ impl S3Backend {
         {
             return Ok(Opened::Known(file.clone()));
         }
-        if let PlainAnswer::Found(meta, body) = self.ask(path, key, range, Expect::Any).await? {
+        if let PlainResponse::Found(meta, body) = self.request(path, key, range, Expect::Any).await? {
             return Ok(Opened::Body { path: path.clone(), meta, body });
         }
         if let Some((path, key)) = self.md_fallback(path)
-            && let PlainAnswer::Found(meta, body) = self.ask(&path, &key, range, Expect::Any).await?
+            && let PlainResponse::Found(meta, body) = self.request(&path, &key, range, Expect::Any).await?
         {
             return Ok(Opened::Body { path, meta, body });
         }
@@ -157,24 +157,24 @@ impl S3Backend {
     }
 
     /// Requests some bytes of an object.
-    async fn ask(
+    async fn request(
         &self,
         path: &VirtualPath,
         key: &ObjectKey,
         range: ByteRange,
         expect: Expect<'_>,
-    ) -> Result<PlainAnswer> {
+    ) -> Result<PlainResponse> {
         for _ in 0..ATTEMPTS {
             match self.store().get(key, range, expect).await.map_err(|e| e.during("read", path))? {
-                Fetched::Found { meta, body, .. } => return Ok(PlainAnswer::Found(meta, Some(body))),
-                Fetched::Unchanged => return Ok(PlainAnswer::Unchanged),
-                Fetched::Missing => return Ok(PlainAnswer::Missing),
+                Fetched::Found { meta, body, .. } => return Ok(PlainResponse::Found(meta, Some(body))),
+                Fetched::Unchanged => return Ok(PlainResponse::Unchanged),
+                Fetched::Missing => return Ok(PlainResponse::Missing),
                 Fetched::BehindTheEnd | Fetched::Changed => {}
             }
             // The response to an unsatisfiable range does not describe the object. If it grew or
             // was deleted between the two requests, try again.
             if let Some(meta) = self.head(path, key).await?.filter(|meta| meta.size <= range.start) {
-                return Ok(PlainAnswer::Found(meta, None));
+                return Ok(PlainResponse::Found(meta, None));
             }
         }
         Err(keeps_changing(path))
@@ -192,7 +192,7 @@ impl S3Backend {
     }
 
     /// Resolves a path that is not a file.
-    async fn no_file(&self, at: &Directory) -> Result<Node> {
+    async fn directory_or_nothing(&self, at: &Directory) -> Result<Node> {
         Ok(if self.is_directory(at).await? { Node::Directory } else { Node::Nothing })
     }
 

@@ -17,7 +17,7 @@ use crate::store::{Listed, Lister};
 
 /// How long a count stays valid.
 const FRESH_FOR: Duration = Duration::from_secs(60);
-const MOST_MOUNTS: u64 = 10_000;
+const MAX_MOUNTS: u64 = 10_000;
 /// How long the usage of an idle mount is kept.
 const IDLE_FOR: Duration = Duration::from_secs(10 * 60);
 
@@ -25,7 +25,7 @@ const IDLE_FOR: Duration = Duration::from_secs(10 * 60);
 pub(super) type Usages = moka::sync::Cache<String, Arc<Usage>>;
 
 pub(super) fn usages() -> Usages {
-    moka::sync::Cache::builder().max_capacity(MOST_MOUNTS).time_to_idle(IDLE_FOR).build()
+    moka::sync::Cache::builder().max_capacity(MAX_MOUNTS).time_to_idle(IDLE_FOR).build()
 }
 
 /// The usage of one mount.
@@ -40,19 +40,19 @@ pub(super) struct Usage {
 struct UsageState {
     /// When the mount was counted, and its usage including later writes. `None` if it must be
     /// counted again.
-    counted: Option<(Instant, Held)>,
+    counted: Option<(Instant, Amount)>,
     /// Reservations of writes in flight. A new count does not include them, so they are kept.
-    taken: Held,
+    reserved: Amount,
 }
 
 /// Bytes and objects. A reservation may be negative.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Held {
+struct Amount {
     bytes: i64,
     objects: i64,
 }
 
-impl Held {
+impl Amount {
     fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.objects = self.objects.saturating_add(other.objects);
@@ -71,33 +71,33 @@ impl Usage {
 
 /// A reservation for a write. It is released if the write does not happen.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Reservation {
     usage: Option<Arc<Usage>>,
-    held: Held,
-    kept: bool,
+    amount: Amount,
+    committed: bool,
 }
 
-impl Room {
+impl Reservation {
     /// Commits the reservation: the write took effect.
-    pub(super) fn keep(mut self) {
-        self.kept = true;
+    pub(super) fn commit(mut self) {
+        self.committed = true;
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let Some(usage) = &self.usage else { return };
         let mut state = usage.lock();
-        state.taken.add(self.held.negative());
-        if let Some((_, counted)) = state.counted.as_mut().filter(|_| self.kept) {
-            counted.add(self.held);
+        state.reserved.add(self.amount.negative());
+        if let Some((_, counted)) = state.counted.as_mut().filter(|_| self.committed) {
+            counted.add(self.amount);
         }
     }
 }
 
 impl S3Backend {
     /// Whether this session's mounts are limited, so that a write must know what it replaces.
-    pub(super) fn counts_usage(&self) -> bool {
+    pub(super) fn has_mount_quota(&self) -> bool {
         self.quota.mount_bytes.is_some() || self.quota.mount_objects.is_some()
     }
 
@@ -114,59 +114,59 @@ impl S3Backend {
     }
 
     /// Reserves space for a file of `bytes` bytes that replaces one of `old` bytes, if any.
-    pub(super) async fn room(
+    pub(super) async fn reserve(
         &self,
         target: &Target,
         path: &VirtualPath,
         bytes: u64,
         old: Option<u64>,
-    ) -> Result<Room> {
+    ) -> Result<Reservation> {
         self.check_file_size(path, bytes)?;
         let more = signed(bytes).saturating_sub(signed(old.unwrap_or(0)));
-        let held = Held { bytes: more, objects: i64::from(old.is_none()) };
-        let mut room = Room { usage: None, held, kept: false };
-        if !self.counts_usage() {
-            return Ok(room);
+        let amount = Amount { bytes: more, objects: i64::from(old.is_none()) };
+        let mut reservation = Reservation { usage: None, amount, committed: false };
+        if !self.has_mount_quota() {
+            return Ok(reservation);
         }
         let key = target.mount.prefix().as_str().to_owned();
         let usage = self.shared.usages.get_with(key, Arc::default);
         let known = self.count(&target.mount, &usage, None).await?;
-        if let Err(refused) = self.take(&usage, held, target, path) {
+        if let Err(refused) = self.try_reserve(&usage, amount, target, path) {
             // Space may have been freed since the last count: count again, unless we just did.
             let Some(at) = known else { return Err(refused) };
             self.count(&target.mount, &usage, Some(at)).await?;
-            self.take(&usage, held, target, path)?;
+            self.try_reserve(&usage, amount, target, path)?;
         }
-        room.usage = Some(usage);
-        Ok(room)
+        reservation.usage = Some(usage);
+        Ok(reservation)
     }
 
     /// With a quota, serializes the writes to a file: each must know what the previous one left.
-    pub(super) async fn quota_turn(&self, key: &WritableKey) -> Option<tokio::sync::OwnedMutexGuard<()>> {
-        if !self.counts_usage() {
+    pub(super) async fn quota_lock(&self, key: &WritableKey) -> Option<tokio::sync::OwnedMutexGuard<()>> {
+        if !self.has_mount_quota() {
             return None;
         }
-        let queue = self.shared.queues.of(key.as_str());
-        tokio::time::timeout(self.shared.settings.conflict_patience, queue.lock_owned()).await.ok()
+        let lock = self.shared.file_locks.get(key.as_str());
+        tokio::time::timeout(self.shared.settings.conflict_patience, lock.lock_owned()).await.ok()
     }
 
     /// Invalidates the count of a mount.
-    pub(super) fn forget_usage(&self, mount: &Directory) {
+    pub(super) fn invalidate_usage(&self, mount: &Directory) {
         if let Some(usage) = self.shared.usages.get(mount.prefix().as_str()) {
             usage.lock().counted = None;
         }
     }
 
-    fn take(&self, usage: &Usage, held: Held, target: &Target, path: &VirtualPath) -> Result<()> {
+    fn try_reserve(&self, usage: &Usage, amount: Amount, target: &Target, path: &VirtualPath) -> Result<()> {
         let mut state = usage.lock();
         let mount = target.mount.path();
-        let mut now = state.counted.map_or(Held::default(), |(_, held)| held);
-        now.add(state.taken);
+        let mut now = state.counted.map_or(Amount::default(), |(_, amount)| amount);
+        now.add(state.reserved);
         let mut then = now;
-        then.add(held);
+        then.add(amount);
         let over =
             |most: Option<u64>, more: i64, then: i64| most.filter(|most| more > 0 && then > signed(*most));
-        if let Some(most) = over(self.quota.mount_bytes, held.bytes, then.bytes) {
+        if let Some(most) = over(self.quota.mount_bytes, amount.bytes, then.bytes) {
             return Err(exceeded(
                 path,
                 format!(
@@ -176,14 +176,14 @@ impl S3Backend {
                 "delete what is no longer needed, or write less",
             ));
         }
-        if let Some(most) = over(self.quota.mount_objects, held.objects, then.objects) {
+        if let Some(most) = over(self.quota.mount_objects, amount.objects, then.objects) {
             return Err(exceeded(
                 path,
                 format!("`{mount}` would contain {} objects; the limit is {most}", then.objects),
                 "delete what is no longer needed",
             ));
         }
-        state.taken.add(held);
+        state.reserved.add(amount);
         Ok(())
     }
 
@@ -209,18 +209,18 @@ impl S3Backend {
         if let Some(at) = known() {
             return Ok(Some(at));
         }
-        let mut held = Held::default();
+        let mut amount = Amount::default();
         let mut lister = Lister::new(mount.prefix(), Depth::All);
         while let Some(items) =
             lister.next(self.store()).await.map_err(|e| e.during("count what is in", mount.path()))?
         {
             for item in items {
                 if let Listed::Object { meta, .. } = item {
-                    held.add(Held { bytes: signed(meta.size), objects: 1 });
+                    amount.add(Amount { bytes: signed(meta.size), objects: 1 });
                 }
             }
         }
-        usage.lock().counted = Some((Instant::now(), held));
+        usage.lock().counted = Some((Instant::now(), amount));
         Ok(None)
     }
 }

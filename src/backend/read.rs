@@ -189,7 +189,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         loop {
             let read = retries.session().read_text_once(&path, window).await;
-            if !retries.again(&read) {
+            if !retries.should_retry(&read) {
                 return read;
             }
         }
@@ -205,7 +205,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         loop {
             let read = retries.session().read_range_once(&path, range).await;
-            if !retries.again(&read) {
+            if !retries.should_retry(&read) {
                 return read;
             }
         }
@@ -214,16 +214,17 @@ impl S3Backend {
     async fn read_range_once(&self, path: &VirtualPath, range: ByteRange) -> Result<FileBytes> {
         // HTTP has no empty range: request one byte and discard it.
         let empty = range.end.is_some_and(|end| end <= range.start);
-        let asked = if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
+        let requested =
+            if empty { ByteRange { start: range.start, end: Some(range.start + 1) } } else { range };
         let opened = match range == ByteRange::WHOLE {
             true => Opened::Known(self.find(path, Want::Bytes).await?.file(path)?.clone()),
-            false => self.open_path(path, asked).await?,
+            false => self.open_path(path, requested).await?,
         };
         let (path, meta, body) = match opened {
             Opened::Known(file) => {
-                let Some(answer) = slice(&file, range) else { return Err(changed_while_read(path)) };
-                self.check_size(&answer.path, answer.bytes.len() as u64, BYTES_ASKED, RANGES)?;
-                return Ok(answer);
+                let Some(sliced) = slice(&file, range) else { return Err(changed_while_read(path)) };
+                self.check_size(&sliced.path, sliced.bytes.len() as u64, BYTES_ASKED, RANGES)?;
+                return Ok(sliced);
             }
             Opened::Body { path, meta, body } => (path, meta, body),
         };

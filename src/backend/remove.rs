@@ -15,7 +15,7 @@ use crate::path::{IntoPath, VirtualPath, reads_as_dots};
 use crate::store::{Listed, Lister};
 
 /// How many keys that cannot be part of a batch request are deleted concurrently.
-const ONE_BY_ONE: usize = 16;
+const SINGLE_DELETES: usize = 16;
 
 /// The result of a deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -73,7 +73,7 @@ impl S3Backend {
                 if rounds > 0 {
                     break;
                 }
-                let error = self.nothing_there(&path).await;
+                let error = self.missing_file_error(&path).await;
                 let directory = error.kind() == ErrorKind::IsDirectory;
                 return Err(if directory { needs_recursion(&path) } else { error });
             };
@@ -82,7 +82,7 @@ impl S3Backend {
                 None => self.store().delete(key).await.map(|()| true),
             };
             if gone.map_err(|e| e.during("delete", &path))? {
-                self.forget_usage(&target.mount);
+                self.invalidate_usage(&target.mount);
                 break;
             }
             if Instant::now() >= deadline {
@@ -110,7 +110,7 @@ impl S3Backend {
             self.delete_page(&target, items, &mut deleted).await?;
         }
         if !found {
-            return Err(self.nothing_there(&target.path).await);
+            return Err(self.missing_file_error(&target.path).await);
         }
         // The file is deleted last, so that an interrupted call can be repeated.
         if let (Some(key), Some(_)) = (&target.key, own) {
@@ -135,9 +135,9 @@ impl S3Backend {
         let one = |key: WritableKey| async move {
             self.store().delete(&key).await.map_err(|e| e.during("delete", &target.path))
         };
-        let done = for_each(alone, ONE_BY_ONE, one).await?;
+        let done = for_each(alone, SINGLE_DELETES, one).await?;
         deleted.objects += done.len() as u64;
-        self.forget_usage(&target.mount);
+        self.invalidate_usage(&target.mount);
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl S3Backend {
             return Err(error.during(&format!("delete {count} of the files in"), &target.path));
         }
         deleted.objects += keys.len() as u64;
-        self.forget_usage(&target.mount);
+        self.invalidate_usage(&target.mount);
         Ok(())
     }
 }

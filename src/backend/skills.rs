@@ -32,7 +32,7 @@ impl S3Backend {
             Found::Nothing => return Err(Self::not_found(path)),
         };
         let file = self.listed_file(&path, found)?;
-        if let Some(content) = self.known_content(&file, Want::Bytes) {
+        if let Some(content) = self.cached_content(&file, Want::Bytes) {
             return Ok(Opened::Known(File { content, ..file }));
         }
         let body = self.version_bytes(&path, found, range).await?;
@@ -64,9 +64,9 @@ impl S3Backend {
     }
 
     /// Returns the cached content of this version of a file, if it is enough for the reader.
-    pub(super) fn known_content(&self, file: &File, want: Want) -> Option<Content> {
+    pub(super) fn cached_content(&self, file: &File, want: Want) -> Option<Content> {
         let key = Key::new(About::object(&file.key), Detail::Only);
-        let node = self.cache().hit(&key, |node: &Node| node.tells_of(file, want))?;
+        let node = self.cache().hit(&key, |node: &Node| node.is_version_with(file, want))?;
         match &*node {
             Node::File(known) => Some(known.content.clone()),
             Node::Directory | Node::Nothing => None,
@@ -95,7 +95,7 @@ impl S3Backend {
         let accept = Accept {
             bound: Duration::MAX,
             fetches: Detail::named(format!("{want:?} {etag}")),
-            usable: |node: &Node| node.tells_of(&file, want),
+            usable: |node: &Node| node.is_version_with(&file, want),
             refresh: false,
         };
         let fetch = |_| {

@@ -150,7 +150,7 @@ impl S3Backend {
     ) -> Result<Transferred> {
         let target = self.mounts.target(&to)?;
         self.mounts.resolve(&from)?;
-        check_apart(&from, &to)?;
+        check_disjoint(&from, &to)?;
         let (done, _) = self.copy_all(&from, &target, overwrite, true).await?;
         Ok(done)
     }
@@ -165,14 +165,14 @@ impl S3Backend {
         // Check both paths before sending anything.
         let source = self.mounts.target(&from)?;
         let target = self.mounts.target(&to)?;
-        check_apart(&from, &to)?;
+        check_disjoint(&from, &to)?;
         // Renaming within a mount does not increase its usage.
         let grows = source.mount != target.mount;
         let (done, copied) = self.copy_all(&from, &target, overwrite, grows).await?;
         let total = copied.len();
         let delete = |copied| self.delete_source(&source, copied);
         let changed = for_each(copied, AT_ONCE, delete).await;
-        self.forget_usage(&source.mount);
+        self.invalidate_usage(&source.mount);
         let changed: Vec<VirtualPath> = changed?.into_iter().flatten().collect();
         match changed.iter().min() {
             None => Ok(done),
@@ -198,14 +198,14 @@ impl S3Backend {
         overwrite: Overwrite,
         grows: bool,
     ) -> Result<(Transferred, Vec<Copied>)> {
-        let (source, there) = tokio::join!(self.source(from, target), self.what_is_at(target));
-        let (CopySource { is_file, items, hidden }, there) = (source?, there?);
+        let (source, existing) = tokio::join!(self.source(from, target), self.inspect_target(target));
+        let (CopySource { is_file, items, hidden }, existing) = (source?, existing?);
         let name = from.name().unwrap_or_default();
-        if is_file && there.directory && !there.file {
+        if is_file && existing.directory && !existing.file {
             return Err(is_directory(&target.path)
                 .with_hint(format!("name the file in it: `{}/{name}`", target.path)));
         }
-        if !is_file && there.file && !there.directory {
+        if !is_file && existing.file && !existing.directory {
             return Err(
                 not_a_directory(&target.path).with_hint("choose another target, or delete the file first")
             );
@@ -215,7 +215,7 @@ impl S3Backend {
             return Err(Untransferred::InsideTarget { from, to: &target.path, name }.into());
         }
         if overwrite == Overwrite::No {
-            self.check_none_there(target, &items, there).await?;
+            self.check_no_overwrite(target, &items, existing).await?;
         }
         let copied = for_each(items, AT_ONCE, |item| self.copy_one(target, item, overwrite, grows)).await?;
         let files = copied.iter().filter(|copied| !copied.item.marker);
@@ -238,8 +238,8 @@ impl S3Backend {
         grows: bool,
     ) -> Result<Copied> {
         let id = self.store().write_id()?;
-        let _turn = match grows {
-            true => self.quota_turn(&item.target).await,
+        let _guard = match grows {
+            true => self.quota_lock(&item.target).await,
             false => None,
         };
         let condition = match overwrite {
@@ -262,20 +262,20 @@ impl S3Backend {
             if item.marker && self.store().head(item.target.key()).await.map_err(during)?.is_some() {
                 return Ok(Copied { item, version: seen.meta });
             }
-            let room = match grows {
+            let reservation = match grows {
                 true => {
                     let old = self.replaced(&item.to, &item.target).await?;
-                    Some(self.room(target, &item.to, seen.meta.size, old).await?)
+                    Some(self.reserve(target, &item.to, seen.meta.size, old).await?)
                 }
                 false => None,
             };
             // Keep the metadata, but start a new write history.
             let properties = ObjectProperties { history: History::first(&id), ..seen.properties.clone() };
-            let pieces = self.copied(&item.key, &seen).map_err(during)?;
+            let pieces = self.copy_parts(&item.key, &seen).map_err(during)?;
             let put = self.put_pieces(&item.target, &id, condition.clone(), &properties, pieces).await;
             if let Put::Done { .. } = put.map_err(during)? {
-                if let Some(room) = room {
-                    room.keep();
+                if let Some(reservation) = reservation {
+                    reservation.commit();
                 }
                 return Ok(Copied { item, version: seen.meta });
             }
@@ -309,7 +309,7 @@ impl S3Backend {
                 Ok(Some(page)) => page,
                 Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    return Err(now.nothing_there(from).await);
+                    return Err(now.missing_file_error(from).await);
                 }
                 Err(error) => return Err(error),
             };
@@ -336,13 +336,13 @@ impl S3Backend {
             }
         }
         if !walk.found_any && !self.mounts().any(|mount| mount.path() == from) {
-            return Err(now.nothing_there(from).await);
+            return Err(now.missing_file_error(from).await);
         }
         Ok(CopySource { is_file: false, items, hidden })
     }
 
     /// Checks what already exists at the target.
-    async fn what_is_at(&self, target: &Target) -> Result<CopyTarget> {
+    async fn inspect_target(&self, target: &Target) -> Result<CopyTarget> {
         let file = async {
             let Some(key) = &target.key else { return Ok(false) };
             let seen = self.store().head(key.key()).await;
@@ -352,13 +352,18 @@ impl S3Backend {
         Ok(CopyTarget { file: file?, directory: directory? || target.key.is_none() })
     }
 
-    async fn check_none_there(&self, target: &Target, items: &[CopyItem], there: CopyTarget) -> Result<()> {
+    async fn check_no_overwrite(
+        &self,
+        target: &Target,
+        items: &[CopyItem],
+        existing: CopyTarget,
+    ) -> Result<()> {
         if let [item] = items
             && Some(&item.target) == target.key.as_ref()
         {
-            return if there.file { Err(already_exists(&item.to)) } else { Ok(()) };
+            return if existing.file { Err(already_exists(&item.to)) } else { Ok(()) };
         }
-        if !there.directory {
+        if !existing.directory {
             return Ok(());
         }
         let listed = Lister::new(target.directory.prefix(), Depth::All).all(self.store()).await;
@@ -379,7 +384,7 @@ struct CopyTarget {
 }
 
 /// Checks that the target is neither the source nor inside it.
-fn check_apart(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
+fn check_disjoint(from: &VirtualPath, to: &VirtualPath) -> Result<()> {
     if from == to {
         return Err(Untransferred::Same(from).into());
     }

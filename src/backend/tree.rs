@@ -128,7 +128,7 @@ impl<'s> Retries<'s> {
         self.left == 0
     }
 
-    pub(crate) fn again<T>(&mut self, result: &Result<T>) -> bool {
+    pub(crate) fn should_retry<T>(&mut self, result: &Result<T>) -> bool {
         let conflict = result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Conflict);
         if !conflict || self.left == 0 {
             return false;

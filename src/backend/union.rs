@@ -105,7 +105,7 @@ impl Union {
             union.unnameable.extend(view.unnameable.iter().cloned());
             let mut seen = Vec::new();
             for (path, file) in &view.skills {
-                match union.hides(path.as_str()) {
+                match union.shadowing_skill(path.as_str()) {
                     Some(by) => union.collisions.push(Collision::of(path.as_str(), layer, by)),
                     None => seen.push((path.clone(), SkillPlace { layer, file: file.clone() })),
                 }
@@ -128,10 +128,10 @@ impl Union {
         for (path, file) in &view.files {
             if let Some((skill, _)) = skill_above(&view.skills, path) {
                 // A skill is visible as a unit or not at all.
-                if !self.is_seen(skill, layer) {
+                if !self.is_visible(skill, layer) {
                     continue;
                 }
-            } else if let Some(by) = self.skill_elsewhere(path, layer) {
+            } else if let Some(by) = self.skill_of_other_layer(path, layer) {
                 // Also at the path of the skill itself: `read` would confuse the file with the
                 // skill's directory.
                 self.collisions.push(Collision::of(path, layer, by));
@@ -154,8 +154,8 @@ impl Union {
     fn add_directories(&mut self, layer: usize, view: &View) {
         for directory in &view.directories {
             let own = skill_around(&view.skills, directory);
-            if own.is_none_or(|(skill, _)| self.is_seen(skill, layer))
-                && self.skill_elsewhere(directory, layer).is_none()
+            if own.is_none_or(|(skill, _)| self.is_visible(skill, layer))
+                && self.skill_of_other_layer(directory, layer).is_none()
                 && !self.directories.contains(directory)
             {
                 self.directories.insert(directory.clone());
@@ -283,12 +283,12 @@ impl Union {
         Digest::finish(digest).to_string()
     }
 
-    fn is_seen(&self, skill: &SkillPath, layer: usize) -> bool {
+    fn is_visible(&self, skill: &SkillPath, layer: usize) -> bool {
         self.skills.get(skill).is_some_and(|place| place.layer == layer)
     }
 
     /// Returns a skill at, above or below a path.
-    fn hides(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
+    fn shadowing_skill(&self, path: &str) -> Option<(&SkillPath, &SkillPlace)> {
         let below = format!("{path}/");
         skill_around(&self.skills, path).or_else(|| {
             let from = (Bound::Included(below.as_str()), Bound::Unbounded);
@@ -303,7 +303,7 @@ impl Union {
     }
 
     /// Returns the skill of another layer at a path, or that contains it.
-    fn skill_elsewhere(&self, path: &str, layer: usize) -> Option<(&SkillPath, &SkillPlace)> {
+    fn skill_of_other_layer(&self, path: &str, layer: usize) -> Option<(&SkillPath, &SkillPlace)> {
         skill_around(&self.skills, path).filter(|(_, place)| place.layer != layer)
     }
 
@@ -415,8 +415,8 @@ mod tests {
         Arc::new(View::published(Arc::new(index)))
     }
 
-    /// The visible files as `path@layer`, with a `*` for the files that make a skill.
-    fn seen(union: &Union) -> Vec<String> {
+    /// The visible files as `path@layer`, with a `*` for the `SKILL.md` of a skill.
+    fn visible(union: &Union) -> Vec<String> {
         let file = |(path, file): (&str, &UnionFile)| {
             let skill =
                 union.skill_of(path).and_then(|skill| Some((skill.as_str(), union.skill(skill.as_str())?)));
@@ -435,7 +435,7 @@ mod tests {
     fn earlier_layers_win() {
         let check = |layers: &[&[&str]], expected: &[&str], hidden: &[&str]| {
             let union = Union::of(layers.iter().map(|files| view(files)).collect(), None);
-            assert_eq!(seen(&union), expected, "{layers:?}");
+            assert_eq!(visible(&union), expected, "{layers:?}");
             let collisions: Vec<_> = union.collisions.iter().map(|hidden| hidden.path.as_str()).collect();
             assert_eq!(collisions, hidden, "{layers:?}");
         };
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_layer_leaves_open_what_it_could_have() {
+    fn a_broken_layer_makes_uncovered_paths_unavailable() {
         let layers = || vec![view(&["c/a/SKILL.md", "c/a/x.md", "c/DESCRIPTION.md"])];
         let union = Union::of(layers(), Some(broken(1)));
         let find = |path: &str| {
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_of_keys_is_the_view_of_an_index() {
+    fn plain_and_published_views_agree() {
         let library = crate::mount::Library::User(crate::id::UserId::parse("u1").unwrap());
         let object = |key: &str, size| crate::store::Listed::Object {
             key: format!("u1/skills/{key}"),

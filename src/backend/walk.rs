@@ -192,7 +192,7 @@ impl Walk {
         while let Some(place) = self.left.front().cloned() {
             let page = match place {
                 WalkRoot::Layered(path) => {
-                    let page = self.layered(&path).await?;
+                    let page = self.union_page(&path).await?;
                     self.left.pop_front();
                     page
                 }
@@ -203,7 +203,7 @@ impl Walk {
                     match listed.map_err(|e| e.during("list", directory.path()))? {
                         Some(listed) => self.page(&directory, listed),
                         None => {
-                            self.end_of(&directory).await?;
+                            self.finish_root(&directory).await?;
                             continue;
                         }
                     }
@@ -219,7 +219,7 @@ impl Walk {
 
     /// Finishes a root. An empty mount is fine; any other path without keys is a file or does not
     /// exist.
-    async fn end_of(&mut self, directory: &Directory) -> Result<()> {
+    async fn finish_root(&mut self, directory: &Directory) -> Result<()> {
         let path = directory.path();
         if let Some(key) = self.own_key.as_ref().filter(|_| !self.found) {
             let head = self.backend.store().head(key).await.map_err(|e| e.during("list", path))?;
@@ -240,7 +240,7 @@ impl Walk {
         let mut page = WalkPage::default();
         for listed in listed {
             match listed {
-                Listed::Object { key, meta } => self.object(directory, &key, meta, &mut page),
+                Listed::Object { key, meta } => self.add_object(directory, &key, meta, &mut page),
                 Listed::Prefix(prefix) => {
                     match prefix.strip_suffix('/').and_then(|key| directory.path_of(key)) {
                         Some(path) => page.items.push(Item::Directory(path)),
@@ -253,7 +253,7 @@ impl Walk {
     }
 
     /// Adds an object, preceded by its directories that have not been emitted yet.
-    fn object(&mut self, directory: &Directory, key: &str, meta: Meta, page: &mut WalkPage) {
+    fn add_object(&mut self, directory: &Directory, key: &str, meta: Meta, page: &mut WalkPage) {
         let Some(relative) = directory.relative(key) else {
             page.hidden += 1;
             return;
@@ -280,7 +280,7 @@ impl Walk {
     }
 
     /// Lists the union of all layers as one page.
-    async fn layered(&self, path: &VirtualPath) -> Result<WalkPage> {
+    async fn union_page(&self, path: &VirtualPath) -> Result<WalkPage> {
         let relative = path.below_mount();
         let mut union = self.backend.union_of_first(path).await?;
         if !union.is_directory(relative) {

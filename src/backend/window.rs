@@ -31,7 +31,7 @@ impl S3Backend {
         match decoded {
             Content::Text(known) => {
                 let (window, total) = (window.unwrap_or_default(), known.lines);
-                let (text, lines, way_out) = match window == Window::default() {
+                let (text, lines, hint) = match window == Window::default() {
                     true => (known.text.content.clone(), total, WINDOW),
                     false => {
                         let mut lines = LineWindow::new(window.offset, window.limit);
@@ -40,7 +40,7 @@ impl S3Backend {
                         (lines.into_text(), count, FEWER_LINES)
                     }
                 };
-                self.check_size(&file.path, text.len() as u64, "bytes of text", way_out)?;
+                self.check_size(&file.path, text.len() as u64, "bytes of text", hint)?;
                 Ok(text_file(file, window, text, lines, Some(total), known.text.encoding))
             }
             Content::Binary(mime) => Err(binary_file(&file.path, mime, file.meta.size)),

@@ -23,7 +23,7 @@ const BATCH: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum WriteMode {
-    /// None: create the file, or overwrite it.
+    /// No precondition: create the file, or overwrite it.
     #[default]
     Overwrite,
     /// The file must not exist; otherwise the write fails with [`ErrorKind::AlreadyExists`].
@@ -221,27 +221,27 @@ impl S3Backend {
             WriteMode::CreateNew => Condition::Absent,
             WriteMode::IfMatch(etag) => {
                 check_etag(&target.path, etag)?;
-                Condition::Version { etag: bare(etag).to_owned(), known: None }
+                Condition::Version { etag: unquoted(etag).to_owned(), known: None }
             }
         };
         if self.conditions(target).await? {
             return Ok(condition);
         }
         // The caller accepts a check that is not atomic.
-        self.not_as_wanted(target, mode).await?;
+        self.check_precondition(target, mode).await?;
         Ok(Condition::Always)
     }
 
     /// Fails if the precondition of a mode does not hold now. One request.
-    async fn not_as_wanted(&self, target: &Target, mode: &WriteMode) -> Result<()> {
+    async fn check_precondition(&self, target: &Target, mode: &WriteMode) -> Result<()> {
         let Some(key) = &target.key else { return Ok(()) };
         let path = &target.path;
         let now = self.store().head(key.key()).await.map_err(|e| e.during("write", path))?;
         let etag = now.as_ref().and_then(|meta| meta.etag.as_deref());
         match mode {
             WriteMode::CreateNew if now.is_some() => Err(already_exists(path)),
-            WriteMode::IfMatch(wanted) if etag != Some(bare(wanted)) => {
-                Err(another_version(path, bare(wanted), etag))
+            WriteMode::IfMatch(wanted) if etag != Some(unquoted(wanted)) => {
+                Err(etag_mismatch(path, unquoted(wanted), etag))
             }
             _ => Ok(()),
         }
@@ -249,7 +249,7 @@ impl S3Backend {
 
     /// Returns the size of the file that a write replaces, if there is a quota.
     pub(super) async fn replaced(&self, path: &VirtualPath, key: &WritableKey) -> Result<Option<u64>> {
-        if !self.counts_usage() {
+        if !self.has_mount_quota() {
             return Ok(None);
         }
         let old = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
@@ -265,20 +265,25 @@ impl S3Backend {
         condition: Condition,
     ) -> Result<Written> {
         let size = content.len() as u64;
-        let _turn = self.quota_turn(key).await;
+        let _guard = self.quota_lock(key).await;
         let old = self.replaced(&target.path, key).await?;
-        let room = self.room(target, &target.path, size, old).await?;
+        let reservation = self.reserve(target, &target.path, size, old).await?;
         let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
         let payload = Payload::Whole(PartSource::Bytes(content));
         let write = Write { key, id: &id, payload, condition, properties: &properties };
-        let etag = self.put_as(target, mode, &write).await?;
-        room.keep();
+        let etag = self.put_until_decided(target, mode, &write).await?;
+        reservation.commit();
         Ok(Written { path: target.path.clone(), size, etag })
     }
 
     /// Sends a write until it succeeds or its precondition fails.
-    async fn put_as(&self, target: &Target, mode: &WriteMode, write: &Write<'_>) -> Result<Option<String>> {
+    async fn put_until_decided(
+        &self,
+        target: &Target,
+        mode: &WriteMode,
+        write: &Write<'_>,
+    ) -> Result<Option<String>> {
         let path = &target.path;
         let deadline = Instant::now() + self.shared.settings.conflict_patience;
         let mut rounds = 0;
@@ -289,7 +294,7 @@ impl S3Backend {
             }
             // Either the precondition fails, which this reports, or another conditional write was
             // in progress, or the file was created and deleted again: then retry.
-            self.not_as_wanted(target, mode).await?;
+            self.check_precondition(target, mode).await?;
             if Instant::now() >= deadline {
                 return Err(busy(path));
             }
@@ -315,14 +320,14 @@ impl S3Backend {
         }
         let id = self.store().write_id()?;
         let properties = new_file(&target.path, &id);
-        let _turn = self.quota_turn(key).await;
+        let _guard = self.quota_lock(key).await;
         let parts = self.store().start_parts(key, &properties).await;
         let mut parts = parts.map_err(|e| e.during("write", &target.path))?;
         let writing = async {
-            let (size, room) = self.send_parts(target, &mut parts, reader, &mut content).await?;
+            let (size, reservation) = self.send_parts(target, &mut parts, reader, &mut content).await?;
             let write = Write { key, id: &id, payload: parts.payload(), condition, properties: &properties };
-            let etag = self.put_as(target, mode, &write).await?;
-            room.keep();
+            let etag = self.put_until_decided(target, mode, &write).await?;
+            reservation.commit();
             Ok(Written { path: target.path.clone(), size, etag })
         };
         let written = writing.await;
@@ -349,13 +354,13 @@ pub(super) fn new_properties(name: &str, id: &WriteId) -> ObjectProperties {
 }
 
 /// Strips the quotes that an ETag has on the wire.
-fn bare(etag: &str) -> &str {
+fn unquoted(etag: &str) -> &str {
     etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(etag)
 }
 
 fn check_etag(path: &VirtualPath, etag: &str) -> Result<()> {
     // Neither `*` nor a weak ETag: both could overwrite a version that the caller has not seen.
-    let named = !bare(etag).is_empty() && bare(etag) != "*" && !bare(etag).contains('"');
+    let named = !unquoted(etag).is_empty() && unquoted(etag) != "*" && !unquoted(etag).contains('"');
     if named && etag.chars().all(|c| c.is_ascii_graphic()) && etag.len() <= 1024 {
         return Ok(());
     }
@@ -416,7 +421,7 @@ pub(super) fn already_exists(path: &VirtualPath) -> Error {
 }
 
 /// The file does not have the expected ETag.
-fn another_version(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Error {
+fn etag_mismatch(path: &VirtualPath, wanted: &str, etag: Option<&str>) -> Error {
     match etag {
         Some(etag) => Unwritten::OtherVersion { path, expected: wanted, etag }.into(),
         None => Unwritten::NoVersion { path, expected: wanted }.into(),

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skills_path_has_a_name_and_categories() {
+    fn skill_path_has_a_name_and_categories() {
         let path = SkillPath::parse("a/b/c").unwrap();
         assert_eq!((path.category(), path.name()), ("a/b", "c"));
         assert_eq!(path.parents().collect::<Vec<_>>(), ["a", "a/b"]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_of_a_skill_is_refused_everywhere() {
+    fn invalid_skill_paths_are_rejected() {
         for bad in
             ["", "/", "/a", "a/", "a//b", ".", "./a", "a/.", "..", "a/../b", "a/%2e%2e", "a\0b", "a\\b"]
         {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_skill_stays_in_it() {
+    fn joined_paths_stay_inside_the_skill() {
         let path = SkillPath::parse("a/b").unwrap();
         assert_eq!(path.join("./x//y.md").unwrap().as_str(), "/skills/a/b/x/y.md");
         assert_eq!(path.join("../x").unwrap_err().kind(), ErrorKind::InvalidPath);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_wire_it_is_a_text() {
+    fn skill_path_serializes_as_text() {
         let path = SkillPath::parse("a/b").unwrap();
         assert_eq!(serde_json::to_string(&path).unwrap(), r#""a/b""#);
         assert_eq!(serde_json::from_str::<SkillPath>(r#""a/b""#).unwrap(), path);

@@ -34,10 +34,11 @@ impl SkillLibrary {
             note,
             ..all
         };
-        let fewer =
-            |note| most(1, skills.len(), |count| fits(&first(count, note))).map(|count| first(count, note));
+        let fewer = |note| {
+            largest(1, skills.len(), |count| fits(&first(count, note))).map(|count| first(count, note))
+        };
         // Shorten descriptions; then omit them; then omit skills; then omit the note about it.
-        let chosen = most(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)))
+        let chosen = largest(SHORTEST_DESCRIPTION, longest, |cap| fits(&with_cap(cap)))
             .map(with_cap)
             .or_else(|| Some(with_cap(0)).filter(fits))
             .or_else(|| fewer(true))
@@ -51,14 +52,14 @@ impl SkillLibrary {
 }
 
 /// Binary search for the largest number that satisfies a monotonic predicate.
-fn most(low: usize, high: usize, good: impl Fn(usize) -> bool) -> Option<usize> {
-    if low > high || !good(low) {
+fn largest(low: usize, high: usize, is_accepted: impl Fn(usize) -> bool) -> Option<usize> {
+    if low > high || !is_accepted(low) {
         return None;
     }
     let (mut low, mut high) = (low, high + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
-        if good(middle) {
+        if is_accepted(middle) {
             low = middle;
         } else {
             high = middle;
@@ -312,7 +313,7 @@ mod tests {
                 if budget >= full {
                     assert_eq!(got, all);
                 } else if got.left_out > 0 && got.left_out < 419 {
-                    // One more skill would not have fitted.
+                    // One more skill would not have fit.
                     assert!(budget - used < 300, "{format:?} {budget}: {used}");
                 }
             }
@@ -379,14 +380,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_library_is_an_empty_block() {
+    fn empty_library_renders_an_empty_block() {
         let empty = SkillLibrary::default();
         assert_eq!(empty.catalog(CatalogFormat::Xml, None).text, "<available_skills>\n</available_skills>");
         assert_eq!(empty.catalog(CatalogFormat::Markdown, None).text, "");
     }
 
     #[test]
-    fn both_layouts_of_xml() {
+    fn both_xml_layouts_are_rendered() {
         let mut library = SkillLibrary::default();
         let content = "---\nname: a\ndescription: 'say \"hi\" & it''s <b>'\n---\n";
         library.register(Skill::in_memory("c/a", content).unwrap());

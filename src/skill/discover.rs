@@ -29,7 +29,7 @@ const MAX_SKILLS: usize = 5_000;
 const LARGE_BYTES: u64 = 1024 * 1024;
 
 /// At least this many skills are processed on a blocking thread.
-const MANY: usize = 64;
+const MANY_SKILLS: usize = 64;
 
 /// A skill, or diagnostics that say why it cannot be used.
 type ReadSkill = std::result::Result<Arc<Skill>, Vec<Diagnostic>>;
@@ -122,7 +122,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         loop {
             let read = retries.session().read_skills(category, retries.is_last()).await;
-            if !retries.again(&read) {
+            if !retries.should_retry(&read) {
                 return read;
             }
         }
@@ -170,7 +170,8 @@ impl S3Backend {
         let (skills, mut diagnostics) = self.select(union, category);
         let known = self.known_skills(union, &skills).await?;
         let categories = self.categories(union, &skills, category, attempt);
-        // Collected up front: a closure inside the stream would make the future `!Send`.
+        // Collected up front: with a closure inside the stream, callers could not spawn this
+        // future.
         let unknown = skills.iter().zip(&known).filter(|(_, known)| known.is_none());
         let heads: Vec<_> = unknown
             .enumerate()
@@ -198,7 +199,7 @@ impl S3Backend {
         union: &Arc<Union>,
         skills: &[(&SkillPath, &SkillPlace)],
     ) -> Result<Vec<Option<ReadSkill>>> {
-        if skills.len() < MANY {
+        if skills.len() < MANY_SKILLS {
             return Ok(skills.iter().map(|(path, place)| self.known_skill(union, path, place)).collect());
         }
         // Parsing thousands of frontmatters takes a while.
@@ -214,7 +215,7 @@ impl S3Backend {
     fn known_skill(&self, union: &Union, path: &SkillPath, place: &SkillPlace) -> Option<ReadSkill> {
         let found = FoundSkill::new(union, path, place)?;
         let meta = &found.file.meta;
-        let outcome = match self.recall(&self.skill_key(&found)?, meta) {
+        let outcome = match self.cached(&self.skill_key(&found)?, meta) {
             Some(Ok(skill)) => {
                 let resources = resources(union, path, &place.file);
                 if skill.resources == resources && skill.size == meta.size {
@@ -247,7 +248,7 @@ impl S3Backend {
     }
 
     /// Returns the cached value for this version of a file.
-    fn recall<T: Clone>(&self, key: &Key<KnownFile<T>>, meta: &Meta) -> Option<T>
+    fn cached<T: Clone>(&self, key: &Key<KnownFile<T>>, meta: &Meta) -> Option<T>
     where
         KnownFile<T>: Cached,
     {
@@ -449,7 +450,7 @@ impl S3Backend {
     async fn description(&self, file: &str, found: &UnionFile, attempt: &Attempt) -> Result<Option<String>> {
         let location = VirtualPath::in_skills(file)?;
         let key = Key::new(self.about_file(&location, found)?, Detail::Only);
-        if let Some(description) = self.recall(&key, &found.meta) {
+        if let Some(description) = self.cached(&key, &found.meta) {
             return Ok(description);
         }
         let Ok(bytes) = self.start_of(&location, found, FIRST_BYTES, attempt).await? else { return Ok(None) };

@@ -11,7 +11,7 @@ use crate::manifest::{Diagnostic, Severity};
 use crate::path::{SkillPath, is_within};
 
 /// How many rendered catalogs of one library are cached.
-const MOST_RENDERED: usize = 4;
+const MAX_RENDERED: usize = 4;
 
 /// Deeper dependency chains are reported.
 const MAX_DEPENDENCY_DEPTH: usize = 5;
@@ -45,12 +45,12 @@ struct LibraryData {
 }
 
 /// A format and a budget.
-type Wanted = (CatalogFormat, Option<usize>);
+type CatalogRequest = (CatalogFormat, Option<usize>);
 
 /// Recently rendered catalogs, because the same ones are requested repeatedly. They are derived
 /// data: ignored by comparisons, and not cloned.
 #[derive(Debug, Default)]
-struct Rendered(Mutex<Vec<(Wanted, Budgeted)>>);
+struct Rendered(Mutex<Vec<(CatalogRequest, Budgeted)>>);
 
 impl Clone for Rendered {
     fn clone(&self) -> Self {
@@ -126,7 +126,7 @@ impl SkillLibrary {
         }
         let text = self.render_catalog(format, budget);
         let mut rendered = rendered();
-        rendered.truncate(MOST_RENDERED - 1);
+        rendered.truncate(MAX_RENDERED - 1);
         rendered.insert(0, (key, text.clone()));
         text
     }
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skill_in_memory_needs_a_path_and_a_text() {
+    fn in_memory_skill_needs_a_path_and_content() {
         let skill = |path: &str, content: &str| {
             Skill::in_memory(path, content).map(|s| s.path.to_string()).map_err(|e| e.kind())
         };
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn registering_keeps_the_order_and_replaces() {
+    fn register_keeps_order_and_replaces() {
         let mut library = library(&[("b", ""), ("a", ""), ("c/d", "")]);
         library.register(Skill::in_memory("b", "---\nname: b\ndescription: new\n---\n").unwrap());
         let listed: Vec<_> =

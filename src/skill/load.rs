@@ -165,7 +165,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         loop {
             let loaded = retries.session().load_once(skill, retries.is_last()).await;
-            if !retries.again(&loaded) {
+            if !retries.should_retry(&loaded) {
                 return loaded;
             }
         }
@@ -201,7 +201,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         let (union, path) = loop {
             let found = retries.session().find_skill(skill, retries.is_last()).await;
-            if !retries.again(&found) {
+            if !retries.should_retry(&found) {
                 break found?;
             }
         };
@@ -229,7 +229,7 @@ impl S3Backend {
         let mut retries = Retries::new(self);
         loop {
             let read = retries.session().read_resource(skill, resource, retries.is_last()).await;
-            if !retries.again(&read) {
+            if !retries.should_retry(&read) {
                 return read;
             }
         }
