@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/assets/catalog.svg from the benchmark's JSON.
 
-    cargo run --release -p skillfs-bench -- --only catalogue --json figures.json
+    cargo run --release -p skillfs-bench -- --json figures.json
     python3 bench/chart.py --from figures.json   # keep the rows of the chart in bench/results.json, then draw
     python3 bench/chart.py                       # draw again from bench/results.json
     python3 bench/chart.py --check               # fail if the drawing is out of date
