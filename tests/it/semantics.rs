@@ -1,48 +1,123 @@
-//! SEMANTICS.md is a list of promises, and each names the tests that hold it to them.
+//! Checks that every promise of `SEMANTICS.md` is backed by tests.
+//!
+//! `promises.toml` maps the id of each promise to the names of its tests.
 
 use std::collections::BTreeSet;
 
 use crate::support::rust_files;
 
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// The names of all functions in test code: files under a `tests` folder, and the test modules of other files.
 fn test_names() -> BTreeSet<String> {
-    let own = |text: String| match text.contains("#![cfg(test)]") {
-        true => text,
-        false => text.split_once("mod tests {").map(|(_, tests)| tests.to_owned()).unwrap_or_default(),
-    };
-    let unit = rust_files("src").into_iter().map(|(_, text)| own(text));
     let mut names = BTreeSet::new();
-    for text in unit.chain(rust_files("tests").into_iter().map(|(_, text)| text)) {
-        names.extend(text.lines().filter_map(|line| {
-            let line = line.trim_start();
-            let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
-            Some(rest.split('(').next()?.to_owned())
-        }));
+    for folder in ["src", "tests", "crates"] {
+        if !Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).is_dir() {
+            continue;
+        }
+        for (file, text) in rust_files(folder) {
+            let is_test_file = format!("{folder}/{file}").split('/').any(|part| part == "tests")
+                || text.contains("#![cfg(test)]");
+            let tests = match is_test_file {
+                true => Some(text.as_str()),
+                false => text.split_once("mod tests {").map(|(_, tests)| tests),
+            };
+            names.extend(tests.into_iter().flat_map(functions));
+        }
     }
     names
 }
 
-/// Promises are list items; each ends with its tests in brackets: `[test_one, test_two]`.
-fn promises(book: &str) -> Vec<String> {
-    let mut promises: Vec<String> = Vec::new();
-    let mut inside = false;
-    for line in book.lines() {
-        if let Some(text) = line.strip_prefix("- ") {
-            promises.push(text.to_owned());
-            inside = true;
-        } else if inside && line.starts_with("  ") {
-            let last = promises.last_mut().unwrap();
-            last.push(' ');
-            last.push_str(line.trim());
-        } else {
-            inside = false;
-        }
-    }
-    promises
+fn functions(code: &str) -> impl Iterator<Item = String> {
+    code.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
+        Some(rest.split(['(', '<']).next()?.to_owned())
+    })
 }
 
-fn tests_of(promise: &str) -> Vec<String> {
-    let Some(inner) = promise.strip_suffix(']').and_then(|p| p.rsplit_once('[')) else { return Vec::new() };
-    inner.1.split(',').map(|name| name.trim().trim_matches('`').to_owned()).collect()
+/// A section name, a dot and a number, such as `read.4`.
+fn is_id(text: &str) -> bool {
+    text.split_once('.').is_some_and(|(section, number)| {
+        !section.is_empty()
+            && section.bytes().all(|b| b.is_ascii_lowercase())
+            && !number.is_empty()
+            && !number.starts_with('0')
+            && number.bytes().all(|b| b.is_ascii_digit())
+    })
+}
+
+/// The ids in `SEMANTICS.md`, in order. Every list item there is a promise and starts with its id in backticks.
+fn promises(document: &str) -> Result<Vec<String>, String> {
+    let mut ids = Vec::new();
+    for item in document.lines().filter_map(|line| line.strip_prefix("- ")) {
+        let id = item.strip_prefix('`').and_then(|rest| rest.split_once("` ")).map(|(id, _)| id);
+        let id = id.filter(|id| is_id(id)).ok_or_else(|| format!("a promise has no id: {item}"))?;
+        ids.push(id.to_owned());
+    }
+    Ok(ids)
+}
+
+/// Parses `promises.toml`: `id = [`, one quoted test name per line, `]`, with blank lines and comments in between.
+fn parse_table(text: &str) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let mut table = BTreeMap::new();
+    let mut open: Option<(String, Vec<String>)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let error = |what: &str| Err(format!("promises.toml, line {}: {what}: {line}", number + 1));
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match &mut open {
+            None => match line.strip_suffix(" = [").filter(|id| is_id(id)) {
+                Some(id) => open = Some((id.to_owned(), Vec::new())),
+                None => return error("expected `id = [`"),
+            },
+            Some(_) if line == "]" => {
+                let (id, tests) = open.take().unwrap();
+                if table.insert(id, tests).is_some() {
+                    return error("the id of this entry occurs twice");
+                }
+            }
+            Some((_, tests)) => match line.strip_prefix('"').and_then(|rest| rest.strip_suffix("\",")) {
+                Some(test) => tests.push(test.to_owned()),
+                None => return error("expected `\"test_name\",`"),
+            },
+        }
+    }
+    match open {
+        Some((id, _)) => Err(format!("promises.toml: the list of {id} has no end")),
+        None => Ok(table),
+    }
+}
+
+/// Everything that is wrong with a document, its table and the tests that exist.
+fn problems(document: &str, table: &str, known: &BTreeSet<String>) -> Vec<String> {
+    let (ids, table) = match (promises(document), parse_table(table)) {
+        (Ok(ids), Ok(table)) => (ids, table),
+        (ids, table) => return ids.err().into_iter().chain(table.err()).collect(),
+    };
+    let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
+    for id in &ids {
+        if !seen.insert(id) {
+            found.push(format!("SEMANTICS.md has the id {id} twice"));
+        }
+        if table.get(id).is_none_or(Vec::is_empty) {
+            found.push(format!("promises.toml has no test for {id}"));
+        }
+    }
+    for (id, tests) in &table {
+        if !seen.contains(id) {
+            found.push(format!("promises.toml has {id}, which is not in SEMANTICS.md"));
+        }
+        for test in tests.iter().filter(|test| !known.contains(*test)) {
+            found.push(format!("{id} names the test `{test}`, which does not exist"));
+        }
+    }
+    found
 }
 
 #[test]
@@ -61,9 +136,8 @@ fn every_promise_has_its_tests() {
 }
 
 #[test]
-fn a_promise_without_a_test_would_be_found() {
-    assert!(tests_of("A promise.").is_empty());
-    assert_eq!(tests_of("A promise [`one`, `two`]"), ["one", "two"]);
-    assert_eq!(promises("- a\n  b [`c`]\n\ntext\n- d").len(), 2);
-    assert!(!test_names().contains("no_such_test"));
+fn test_names_are_those_of_test_code() {
+    let names = test_names();
+    assert!(names.contains("test_names_are_those_of_test_code"));
+    assert!(!names.contains("no_such_test") && !names.contains("parse"));
 }
