@@ -2,19 +2,20 @@
 //!
 //! `promises.toml` maps the id of each promise to the names of its tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use crate::support::rust_files;
 
 fn read(file: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+    std::fs::read_to_string(crate::support::root().join(file)).unwrap()
 }
 
 /// The names of all functions in test code: files under a `tests` folder, and the test modules of other files.
 fn test_names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for folder in ["src", "tests", "crates"] {
-        if !Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).is_dir() {
+        if !crate::support::root().join(folder).is_dir() {
             continue;
         }
         for (file, text) in rust_files(folder) {
@@ -121,16 +122,36 @@ fn problems(document: &str, table: &str, known: &BTreeSet<String>) -> Vec<String
 }
 
 #[test]
-fn every_promise_has_its_tests() {
-    let book = std::fs::read_to_string(crate::support::root().join("SEMANTICS.md")).unwrap();
-    let known = test_names();
-    let promises = promises(&book);
-    assert!(promises.len() > 40, "only {} promises were found", promises.len());
-    for promise in &promises {
-        let tests = tests_of(promise);
-        assert!(!tests.is_empty(), "no test is named for: {promise}");
-        for test in tests {
-            assert!(known.contains(&test), "there is no test `{test}`, named for: {promise}");
+fn every_promise_has_tests() {
+    let (document, table) = (read("SEMANTICS.md"), read("tests/it/promises.toml"));
+    assert_eq!(problems(&document, &table, &test_names()), Vec::<String>::new());
+    assert!(promises(&document).unwrap().len() > 190);
+}
+
+#[test]
+fn problems_are_found() {
+    let known = BTreeSet::from(["one".to_owned(), "two".to_owned()]);
+    let table = "# Comment\n\nread.1 = [\n    \"one\",\n    \"two\",\n]\n";
+    let cases = [
+        ("- `read.1` A.\n  More.\n\nText.\n", table, ""),
+        ("- A.\n", table, "has no id"),
+        ("- `Read.1` A.\n", table, "has no id"),
+        ("- `read.01` A.\n", table, "has no id"),
+        ("- `read.1` A.\n- `read.1` B.\n", table, "twice"),
+        ("- `read.1` A.\n- `read.2` B.\n", table, "no test for read.2"),
+        ("", table, "not in SEMANTICS.md"),
+        ("- `read.1` A.\n", "read.1 = [\n]\n", "no test for read.1"),
+        ("- `read.1` A.\n", "read.1 = [\n\"three\",\n]\n", "`three`, which does not exist"),
+        ("- `read.1` A.\n", "read.1 = [\n\"one\",\n]\nread.1 = [\n\"two\",\n]\n", "twice"),
+        ("- `read.1` A.\n", "read.1 = [\n\"one\",\n", "has no end"),
+        ("- `read.1` A.\n", "read.1 = [\"one\"]\n", "expected `id = [`"),
+        ("- `read.1` A.\n", "read.1 = [\none\n]\n", "expected `\"test_name\",`"),
+    ];
+    for (document, table, expected) in cases {
+        let found = problems(document, table, &known);
+        match expected {
+            "" => assert_eq!(found, Vec::<String>::new()),
+            _ => assert!(found.len() == 1 && found[0].contains(expected), "{document:?}: {found:?}"),
         }
     }
 }
