@@ -1,8 +1,8 @@
-//! `SKILL.md`: what it says of a skill. Pure text in, facts and diagnostics out; no I/O.
+//! Parsing and validation of `SKILL.md`: text in, facts and diagnostics out. No I/O.
 //!
-//! Two modes over one tree. [`validate`] is strict and speaks the words of the reference library.
-//! [`Document::load`] is lenient: it takes what real skills look like, keeps what it does not
-//! understand, and says what it did.
+//! There are two modes. [`validate`] is strict and reports problems in the exact wording of the reference
+//! library. [`Document::load`] is lenient: it accepts the `SKILL.md` files that exist in practice, keeps
+//! fields that it does not understand, and reports what it repaired.
 
 mod fields;
 mod load;
@@ -21,48 +21,48 @@ pub use self::validate::{Properties, read_properties, validate};
 pub(crate) use self::yaml::MAX_FRONTMATTER_BYTES;
 pub use self::yaml::Yaml;
 
-/// Whether a name is that of a skill's own file, and which goes first where several lie side by side: `SKILL.md`, then
-/// `skill.md`, then byte order.
+/// Ranks a file name as a skill's main file, or returns `None` if it is not one. The lowest rank wins if a
+/// directory has several candidates: `SKILL.md`, then `skill.md`, then byte order.
 pub(crate) fn skill_file_rank(name: &str) -> Option<(bool, bool, &str)> {
     name.eq_ignore_ascii_case("SKILL.md").then_some((name != "SKILL.md", name != "skill.md", name))
 }
 
-/// The file among these that makes a directory a skill.
+/// Returns the file that makes a directory a skill.
 pub(crate) fn skill_file<'n>(names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     names.filter_map(skill_file_rank).min().map(|(_, _, name)| name)
 }
 
-/// How much a finding matters, the least first.
+/// The severity of a diagnostic, from least to most severe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Severity {
-    /// Worth knowing.
+    /// Informational.
     Info,
-    /// Something was repaired, guessed or left out.
+    /// Something was repaired, guessed or ignored.
     Warning,
-    /// It cannot be used.
+    /// The file cannot be used.
     Error,
 }
 
-/// Something about a skill that its author should know.
+/// A problem in a skill, reported to its author.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Diagnostic {
-    /// The file it is about.
+    /// The file that the diagnostic is about.
     pub file: String,
-    /// The line in that file, counted from 1, where there is one.
+    /// The line in that file, counted from 1, if the diagnostic is about a line.
     pub line: Option<usize>,
-    /// How much it matters.
+    /// The severity.
     pub severity: Severity,
-    /// A stable name, to branch on and to count.
+    /// A stable identifier, for matching and counting.
     pub code: &'static str,
-    /// What is the matter, and what was done.
+    /// What is wrong and what was done about it.
     pub message: String,
 }
 
 impl Diagnostic {
-    /// One about a whole file.
+    /// A diagnostic about an entire file.
     pub(crate) fn new(
         severity: Severity,
         code: &'static str,
@@ -73,7 +73,7 @@ impl Diagnostic {
     }
 }
 
-/// Why a file cannot be used: the last of what is said of it.
+/// The reason that a file cannot be used: the message of its last diagnostic.
 pub(crate) fn why_unusable(said: &[Diagnostic]) -> &str {
     said.last().map_or("there is nothing in it", |diagnostic| &diagnostic.message)
 }
@@ -93,7 +93,7 @@ impl std::fmt::Display for Diagnostic {
     }
 }
 
-/// Diagnostics of one file, as they are found.
+/// Collects the diagnostics of one file.
 #[derive(Debug)]
 struct Log<'a> {
     file: &'a str,

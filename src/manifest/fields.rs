@@ -1,42 +1,42 @@
-//! What the fields of frontmatter mean: the specification's, and those that vendors added.
+//! The meaning of frontmatter fields, both those of the specification and those added by vendors.
 
 use serde::Serialize;
 
 use super::yaml::Yaml;
 
-/// What a skill says of itself.
+/// The frontmatter of a skill.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Manifest {
-    /// The `name` field, else the name of the skill's directory.
+    /// The `name` field, or the name of the skill's directory if the field is missing.
     pub name: String,
-    /// What it does and when to use it.
+    /// What the skill does and when to use it.
     pub description: String,
-    /// Whether the description is the author's own field, and not taken from the text below.
+    /// Whether the description comes from the `description` field rather than from the body.
     pub described: bool,
-    /// A licence, or a file that holds one.
+    /// The license, or the name of a file that contains it.
     pub license: Option<String>,
-    /// What it needs to run.
+    /// The environment that the skill requires.
     pub compatibility: Option<String>,
-    /// The tools it may use without asking.
+    /// Tools that the skill may use without asking.
     pub allowed_tools: Vec<String>,
-    /// Its version.
+    /// The skill's version.
     pub version: Option<String>,
-    /// Who wrote it.
+    /// The skill's author.
     pub author: Option<String>,
-    /// Words to find it by.
+    /// Search keywords.
     pub tags: Vec<String>,
-    /// Skills that it builds upon.
+    /// Skills that this one depends on.
     pub depends: Vec<String>,
-    /// What its runner must be able to do.
+    /// Capabilities that the agent running the skill must have.
     pub required_capabilities: Vec<String>,
-    /// Whether people may call it by name. Default true.
+    /// Whether users may invoke the skill by name. Default true.
     pub user_invocable: bool,
-    /// Whether the model is not told of it. Default false.
+    /// Whether the skill is hidden from the model. Default false.
     pub disable_model_invocation: bool,
-    /// The `metadata` field, verbatim, with the vendor fields that belong there.
+    /// The `metadata` field, verbatim, plus vendor fields from the top level that belong there.
     pub metadata: Yaml,
-    /// Every field, verbatim, understood or not.
+    /// Every field, verbatim, including unknown ones.
     pub fields: Yaml,
     /// The text between the fences, verbatim; empty without fences.
     #[serde(skip)]
@@ -44,11 +44,11 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the fields; name and description are the caller's to decide.
+    /// Reads the fields. The caller fills in a missing name or description.
     pub(super) fn from_fields(fields: Yaml, frontmatter: String) -> Self {
         let metadata = fields.get("metadata").unwrap_or(&Yaml::Null);
         let text = |key: &str| fields.get(key).and_then(plain_text);
-        // Vendors put their fields at the top or into `metadata`, and spell some in two ways.
+        // Vendors put their fields at the top level or into `metadata`, and some have two spellings.
         let vendor = |keys: &[&str]| {
             let value = |key: &&str| fields.get(key).or_else(|| metadata.get(key));
             keys.iter().filter_map(value).find(|value| **value != Yaml::Null)
@@ -77,7 +77,7 @@ impl Manifest {
     }
 }
 
-/// The `metadata` field with the vendor fields at the top that belong there.
+/// Returns the `metadata` field plus the top-level vendor fields that belong there.
 fn with_vendor_metadata(metadata: &Yaml, fields: &Yaml) -> Yaml {
     let mut metadata = metadata.clone();
     for key in ["platforms", "prerequisites"] {
@@ -94,7 +94,7 @@ fn with_vendor_metadata(metadata: &Yaml, fields: &Yaml) -> Yaml {
     metadata
 }
 
-/// A scalar, or a list of scalars as one line. What is only white space is nothing.
+/// Returns a scalar, or a list of scalars joined into one line. Blank text is `None`.
 fn plain_text(value: &Yaml) -> Option<String> {
     let text = match value {
         Yaml::Text(text) => text.trim().to_owned(),
@@ -106,7 +106,7 @@ fn plain_text(value: &Yaml) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// A list, or words between commas.
+/// Reads a list or comma-separated text.
 fn words(value: &Yaml) -> Vec<String> {
     match value {
         Yaml::List(items) => trimmed(items.iter().filter_map(Yaml::as_text)),
@@ -119,8 +119,8 @@ fn trimmed<'t>(words: impl Iterator<Item = &'t str>) -> Vec<String> {
     words.map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// A list, or a string with commas, or with spaces. What stands in parentheses is one word:
-/// `Bash(git add *) Read`.
+/// Reads a list, or text separated by commas or spaces. A parenthesized argument stays part of its word:
+/// `Bash(git add *) Read` has two words.
 fn tools(value: &Yaml) -> Vec<String> {
     let Some(text) = value.as_text() else { return words(value) };
     let split = |separator: fn(char) -> bool| {
@@ -138,7 +138,7 @@ fn tools(value: &Yaml) -> Vec<String> {
     if by_comma.len() > 1 || text.trim_end().ends_with(',') { by_comma } else { split(char::is_whitespace) }
 }
 
-/// YAML's many ways to say yes and no.
+/// Parses a boolean in any of YAML's spellings.
 fn truth(value: &Yaml) -> Option<bool> {
     match value.as_text()?.trim().to_lowercase().as_str() {
         "true" | "yes" | "on" | "y" | "1" => Some(true),
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_come_as_list_or_with_spaces_or_with_commas() {
+    fn tools_are_lists_or_separated_by_spaces_or_commas() {
         let check = |yaml: &str, expected: &[&str]| {
             assert_eq!(manifest(yaml).allowed_tools, expected, "{yaml}");
         };
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn vendor_fields_are_understood_at_the_top_and_in_metadata() {
+    fn vendor_fields_are_read_from_the_top_level_and_from_metadata() {
         let m = manifest(
             "version: 1.10\nauthor: Ana\ntags: [a, b]\ndepends: x, y\nuser-invocable: no\n\
              disable-model-invocation: true\nplatforms: [macos]\nrequired-capabilities: [shell:execute]\n",

@@ -1,4 +1,4 @@
-//! The lenient reader: what real `SKILL.md` files look like, taken as they are meant.
+//! The lenient parser, for the `SKILL.md` files that exist in practice.
 
 use std::borrow::Cow;
 
@@ -7,43 +7,44 @@ use super::yaml::MAX_FRONTMATTER_BYTES;
 use super::{Diagnostic, Log, Severity, repair, validate};
 use crate::text;
 
-/// Of a description that was taken from the text, this much.
+/// The maximum length of a description that is derived from the body.
 const MAX_DERIVED_CHARS: usize = 300;
 
-/// A whole `SKILL.md`.
+/// A complete `SKILL.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Document {
-    /// What it says of the skill.
+    /// The frontmatter.
     pub manifest: Manifest,
-    /// The instructions: all that follows the frontmatter.
+    /// The instructions: everything after the frontmatter.
     pub body: String,
-    /// What was odd about it, and what was done.
+    /// What was wrong with the file and how it was repaired.
     pub diagnostics: Vec<Diagnostic>,
 }
 
 impl Document {
-    /// Reads a whole file. `directory` is the name of the skill's directory, `file` what diagnostics
-    /// call it.
+    /// Parses a complete file. `directory` is the name of the skill's directory; `file` is the name used in
+    /// diagnostics.
     ///
     /// # Errors
-    /// The diagnostics, when there is no text to use: the file is empty or binary.
+    /// Returns the diagnostics if there is no usable text: the file is empty or binary.
     pub fn load(content: &[u8], directory: &str, file: &str) -> Result<Self, Vec<Diagnostic>> {
-        // Only a head can want more.
+        // `None` means that more content is needed, which cannot happen with a complete file.
         read_head(content, Size { whole: true, last: true }, directory, file).unwrap_or(Err(Vec::new()))
     }
 }
 
-/// How much of a file there is to read.
+/// How much of a file the content covers.
 #[derive(Clone, Copy)]
 pub(crate) struct Size {
-    /// All of it.
+    /// The content is the complete file.
     pub(crate) whole: bool,
-    /// All that is going to be read.
+    /// No more content will be read, even if the file is longer.
     pub(crate) last: bool,
 }
 
-/// What a category's `DESCRIPTION.md` says: its `description` field, else its first paragraph.
+/// Reads the description of a category from its `DESCRIPTION.md`: the `description` field, or the first
+/// paragraph.
 pub(crate) fn read_description(content: &[u8], whole: bool) -> Option<String> {
     let mut log = Log { file: "DESCRIPTION.md", found: Vec::new() };
     let text = decode(content, whole, &mut log).ok()?;
@@ -54,8 +55,8 @@ pub(crate) fn read_description(content: &[u8], whole: bool) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Reads the first bytes of a file, as [`Document::load`] does; the body is what there is of it. `None` when the fence
-/// that closes the frontmatter lies further down.
+/// Parses the first bytes of a file in the same way as [`Document::load`]; the body is truncated with the
+/// content. Returns `None` if the closing fence of the frontmatter is not in the content.
 pub(crate) fn read_head(
     content: &[u8],
     size: Size,
@@ -98,7 +99,7 @@ pub(crate) fn read_head(
     Some(Ok(Document { manifest, body: parts.body.to_owned(), diagnostics: log.found }))
 }
 
-/// No more of a frontmatter is looked at than any honest one has.
+/// Truncates frontmatter that exceeds the limit.
 fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'t str {
     if frontmatter.len() <= MAX_FRONTMATTER_BYTES {
         return frontmatter;
@@ -109,7 +110,7 @@ fn bounded<'t>(frontmatter: &'t str, first_line: usize, log: &mut Log<'_>) -> &'
     &frontmatter[..frontmatter.floor_char_boundary(MAX_FRONTMATTER_BYTES)]
 }
 
-/// What the specification would say, as advice.
+/// Reports violations of the specification as warnings.
 fn advise(manifest: &Manifest, directory: &str, log: &mut Log<'_>) {
     let mut problems = Vec::new();
     if manifest.fields.get("name").is_some() {
@@ -136,12 +137,12 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
     } else if encoding != encoding_rs::UTF_8 {
         log.warn("encoding", None, format!("it is not UTF-8; it was read as {}", encoding.name()));
     }
-    // The last character of a head may be cut.
+    // The last character of a head may be truncated.
     let text = match text {
         Cow::Owned(text) if !whole => Cow::Owned(text.trim_end_matches('\u{fffd}').to_owned()),
         text => text,
     };
-    // The line ends of old Macs.
+    // Classic Mac OS line endings.
     if text.contains('\r') && !text.contains('\n') {
         return Ok(Cow::Owned(text.replace('\r', "\n")));
     }
@@ -151,20 +152,21 @@ fn decode<'c>(content: &'c [u8], whole: bool, log: &mut Log<'_>) -> Result<Cow<'
 struct FileParts<'t> {
     /// Empty without fences.
     frontmatter: &'t str,
-    /// The file's line of the frontmatter's first line, counted from 1.
+    /// The line number in the file of the frontmatter's first line, counted from 1.
     first_line: usize,
     body: &'t str,
 }
 
-/// Dashes, perhaps with a comment or the word `yaml` behind them.
+/// Whether a line opens the frontmatter: dashes, optionally followed by a comment or the word `yaml`.
 fn opens(line: &str) -> bool {
     let rest = line.trim_start_matches('-');
     line.len() - rest.len() >= 3
         && (rest.is_empty() || rest.trim_start().starts_with('#') || rest.trim() == "yaml")
 }
 
-/// Finds the fences. Blank lines before, spaces behind, text glued to the closing one, `...`
-/// instead of it, or none at all: all of that occurs. `None` when the closing one may lie further down.
+/// Splits a file at its fences. Tolerates blank lines before the frontmatter, trailing spaces, text directly
+/// after the closing fence, `...` as the closing fence, and missing fences. Returns `None` if the closing
+/// fence may come later in the file.
 fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<'t>> {
     let blank: usize =
         text.split_inclusive('\n').take_while(|line| line.trim().is_empty()).map(str::len).sum();
@@ -198,7 +200,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<
     if !whole && inside.len() < MAX_FRONTMATTER_BYTES {
         return None;
     }
-    // No closing fence: the fields end where a line can be none.
+    // Without a closing fence, the fields end at the first line that cannot be a field.
     let field = |line: &&str| {
         let line = line.trim_end();
         !line.is_empty() && (line.starts_with([' ', '\t', '-', '#']) || line.contains(':'))
@@ -210,7 +212,7 @@ fn split<'t>(text: &'t str, whole: bool, log: &mut Log<'_>) -> Option<FileParts<
     Some(FileParts { frontmatter: &inside[..cut], first_line, body: &inside[end..] })
 }
 
-/// The first heading and the first paragraph of a text.
+/// The first heading and the first paragraph of a body.
 struct Derived<'t> {
     heading: Option<&'t str>,
     paragraph: String,
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proper_file_has_nothing_to_say() {
+    fn a_valid_file_has_no_diagnostics() {
         check("---\nname: my-skill\ndescription: d\n---\n# T\n", "my-skill", "d", "# T\n", &[]);
         check("---\r\nname: my-skill\r\ndescription: d\r\n---\r\nB\r\n", "my-skill", "d", "B\r\n", &[]);
     }
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_text_is_refused() {
+    fn files_without_text_are_refused() {
         for content in
             [&b""[..], b"\n\n", b"---\n---\n", b"---\nname: x\n---\n", b"\x89PNG\r\n\x1a\n\0\0", b"a\0b"]
         {
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_asks_for_more_only_when_the_fence_is_beyond_it() {
+    fn a_head_needs_more_only_if_the_closing_fence_is_missing() {
         let head = |content: &str, whole| {
             read_head(content.as_bytes(), Size { whole, last: whole }, "my-skill", "SKILL.md")
         };
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn legacy_text_is_read_and_said() {
+    fn legacy_encodings_are_read_with_a_warning() {
         let bytes: Vec<u8> =
             "---\nname: my-skill\ndescription: Año\n---\n".chars().map(|c| c as u8).collect();
         let document = Document::load(&bytes, "my-skill", "SKILL.md").unwrap();

@@ -1,6 +1,6 @@
-//! Quoted scalars of strict YAML, line by line.
+//! Quoted scalars of strict YAML, parsed line by line.
 
-/// One line break is a space; more are one less.
+/// Folds line breaks: a single break becomes a space, and `blank` empty lines become that many line breaks.
 pub(super) fn fold(text: &mut String, blank: usize) {
     match blank {
         0 => text.push(' '),
@@ -8,11 +8,11 @@ pub(super) fn fold(text: &mut String, blank: usize) {
     }
 }
 
-/// A quoted scalar that comes line by line.
+/// A quoted scalar that is parsed line by line.
 pub(super) struct Quoted {
     quote: char,
     pub(super) text: String,
-    /// Where the content of the line at hand begins in `text`: spaces before it are its own.
+    /// The offset in `text` that trailing spaces of the current line may be trimmed back to.
     kept: usize,
     blank: usize,
     first: bool,
@@ -24,7 +24,8 @@ impl Quoted {
         Self { quote, text: String::new(), kept: 0, blank: 0, first: true, escaped_break: false }
     }
 
-    /// Takes a line; tells where behind the closing quote it goes on, `None` when it is not there.
+    /// Parses one line. Returns the offset after the closing quote, or `None` if the scalar continues on the
+    /// next line.
     pub(super) fn feed(&mut self, line: &str) -> Result<Option<usize>, String> {
         let first = std::mem::take(&mut self.first);
         let content = if first { line } else { line.trim_start_matches([' ', '\t']) };
@@ -63,7 +64,7 @@ impl Quoted {
                 c => self.text.push(c),
             }
         }
-        // Spaces before a line break are not part of the text.
+        // Trailing spaces are not part of the text.
         let trimmed = self.text[self.kept..].trim_end_matches([' ', '\t']).len();
         self.text.truncate(self.kept + trimmed);
         Ok(None)
@@ -81,7 +82,7 @@ impl Quoted {
                 code = code.wrapping_mul(16)
                     + digit.ok_or_else(|| format!("`\\{escape}` needs {digits} hex digits"))?;
             }
-            // Half a surrogate pair is no character.
+            // An unpaired surrogate is not a character.
             Ok::<_, String>(char::from_u32(code).unwrap_or('\u{fffd}'))
         };
         self.text.push(match escape {

@@ -1,9 +1,10 @@
-//! Frontmatter that is almost YAML: how people write it, and what they meant.
+//! Repairs frontmatter that is almost YAML.
 
 use super::Log;
 use super::yaml::{self, Yaml};
 
-/// Parses frontmatter, however it is written. `first_line` is the file's line of its first line.
+/// Parses frontmatter and repairs it if necessary. `first_line` is the line number of its first line in the
+/// file.
 pub(super) fn fields(text: &str, first_line: usize, log: &mut Log<'_>) -> Yaml {
     let error = match yaml::parse(text) {
         Ok(parsed) => return checked(parsed, first_line, log),
@@ -36,7 +37,7 @@ fn checked((tree, duplicates): (Yaml, Vec<String>), first_line: usize, log: &mut
     Yaml::Map(Vec::new())
 }
 
-/// A line `key: value` at the left margin.
+/// Splits a line of the form `key: value`.
 fn key_line(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once(':')?;
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ');
@@ -49,15 +50,15 @@ fn indent_of(line: &str) -> usize {
     line.len() - line.trim_start_matches([' ', '\t']).len()
 }
 
-/// Whether a value begins a block of text on the next line.
+/// Whether a value is the header of a block scalar.
 fn is_block_header(value: &str) -> bool {
     let rest = value.trim_start_matches(['|', '>']);
     rest.len() < value.len()
         && without_comment(rest).trim_matches(|c: char| c.is_ascii_digit() || "+-".contains(c)).is_empty()
 }
 
-/// Quotes what a plain value may not be, and turns tabs into spaces. Everything else stays: blocks of
-/// text, quoted and flow values, comments.
+/// Quotes values that are not valid plain scalars, and replaces tabs with spaces. Leaves block scalars,
+/// quoted values, flow values and comments unchanged.
 fn quote_values(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 64);
     let mut lines = text.lines().peekable();
@@ -83,14 +84,14 @@ fn quote_values(text: &str) -> String {
         }
         let mut whole = value.to_owned();
         if is_plain(value) && without_comment(value) == value {
-            // The lines below a plain value go on with it.
+            // More deeply indented lines continue a plain value.
             while let Some(next) = lines.next_if(|next| !next.trim().is_empty() && indent_of(next) > indent) {
                 whole.push(' ');
                 whole.push_str(next.trim());
             }
         }
         let core = without_comment(&whole);
-        let written = if wants_quotes(core) {
+        let written = if needs_quotes(core) {
             quoted(core)
         } else if is_double_quoted(core) {
             join_surrogates(core)
@@ -102,7 +103,7 @@ fn quote_values(text: &str) -> String {
     out
 }
 
-/// A value without the comment behind it.
+/// Strips a trailing comment from a value.
 fn without_comment(value: &str) -> &str {
     let end = match value.chars().next() {
         Some(quote @ ('"' | '\'')) => match value[1..].find(quote) {
@@ -123,16 +124,16 @@ fn is_plain(value: &str) -> bool {
     !value.starts_with(['"', '\'', '[', '{', '|', '>'])
 }
 
-/// Whether YAML would not take it as plain text, though it is meant so.
-fn wants_quotes(value: &str) -> bool {
+/// Whether a value is meant as plain text but YAML would parse it differently.
+fn needs_quotes(value: &str) -> bool {
     let Some(first) = value.chars().next() else { return false };
     let quoted =
         |quote: char| value.len() > 1 && value.ends_with(quote) && !value[1..value.len() - 1].contains(quote);
     match first {
-        // Escaped quotes inside are YAML's own affair.
+        // Leave escaped quotes to the YAML parser.
         '"' => !(quoted('"') || (is_double_quoted(value) && value.contains('\\'))),
         '\'' => !(quoted('\'') || (value.len() > 1 && value.ends_with('\'') && value.contains("''"))),
-        // A flow value is YAML when it is closed; a broken one is text.
+        // A closed flow value is YAML; an unclosed one is treated as text.
         '[' => !value.ends_with(']'),
         '{' => !value.ends_with('}'),
         '*' | '&' | '!' | '%' | '@' | '`' | ',' | ']' | '}' | '?' | '|' | '>' => true,
@@ -149,7 +150,7 @@ fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t"))
 }
 
-/// JSON writes 🦀 as two escapes, which YAML does not know.
+/// Decodes UTF-16 surrogate pairs. JSON escapes 🦀 as two `\u` escapes, which YAML does not support.
 fn join_surrogates(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     let mut rest = value;
@@ -176,7 +177,8 @@ fn join_surrogates(value: &str) -> String {
     out
 }
 
-/// The last resort: each key with the lines below it by itself, as YAML where it is, else as text.
+/// The last resort: parses each top-level key and the lines below it separately, as YAML if possible and
+/// otherwise as text.
 fn by_lines(text: &str) -> Yaml {
     let mut chunks: Vec<(&str, &str, String)> = Vec::new();
     for line in text.lines() {
@@ -199,10 +201,10 @@ fn by_lines(text: &str) -> Yaml {
     Yaml::Map(fields)
 }
 
-/// So many keys are tried as YAML of their own.
+/// The maximum number of keys that are parsed as separate YAML documents.
 const MAX_CHUNKS: usize = 200;
 
-/// The value of a key and the indented lines below it, as one line.
+/// Joins the value of a key and the indented lines below it into one line.
 fn plain_lines(value: &str, chunk: &str) -> String {
     let block = value.trim_start_matches(['|', '>', '+', '-']).is_empty();
     let first = if block { "" } else { unquoted(value) };
@@ -237,7 +239,7 @@ mod tests {
         check("m:\n\tk: v\n", r#"{"m":{"k":"v"}}"#, Some("quoted"));
         check("a: \"\\ud83e\\udd80\"\n", r#"{"a":"🦀"}"#, Some("quoted"));
         check("a: b\na: c\n", r#"{"a":"b"}"#, Some("duplicate-key"));
-        // Only what is broken is touched.
+        // Only the broken values are changed.
         check(
             "s: Foo: bar\nd: |\n  Use when: the user: asks\n  Say: \"foo\" bar\nn: x # the name\nt: [a, b] # t\nq: \"q\" # c\n",
             r#"{"s":"Foo: bar","d":"Use when: the user: asks\nSay: \"foo\" bar\n","n":"x","t":["a","b"],"q":"q"}"#,

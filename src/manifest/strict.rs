@@ -1,23 +1,23 @@
-//! The small YAML that `validate` accepts: block maps and lists, and scalars that stay text.
+//! The subset of YAML that `validate` accepts: block maps, block lists, and scalars that stay text.
 //!
-//! The reference library reads frontmatter with strictyaml, which refuses most of YAML: flow style,
-//! anchors, tags, duplicate keys. What is left is small enough to be parsed directly, in one pass and
-//! with a line number for every complaint; a general YAML library would accept too much and then
-//! have lost what it accepted.
+//! The reference library parses frontmatter with strictyaml, which rejects most of YAML: flow style, anchors,
+//! tags and duplicate keys. The remaining subset is small enough to parse directly, in one pass and with a
+//! line number for every error. A general YAML library would accept too much and would not report which
+//! features the input uses.
 
 use std::collections::HashSet;
 
 use super::quoted::{Quoted, fold};
 use super::yaml::{Yaml, YamlError};
 
-/// Deeper nesting than this is refused; the reference library runs out of stack some way behind it.
+/// The maximum nesting depth. The reference library overflows its stack somewhat deeper than this.
 const MAX_DEPTH: usize = 64;
-/// A key and its colon stand on one line and within this many characters.
+/// The maximum length of a key, which must also be on the same line as its colon.
 const MAX_KEY_CHARS: usize = 1024;
 
 type Result<T> = std::result::Result<T, YamlError>;
 
-/// Parses a document. An empty one is empty text.
+/// Parses a document. An empty document is an empty text.
 pub(super) fn parse(text: &str) -> Result<Yaml> {
     let lines: Vec<String> = split_lines(text);
     for (row, line) in lines.iter().enumerate() {
@@ -36,7 +36,7 @@ pub(super) fn parse(text: &str) -> Result<Yaml> {
     Ok(node)
 }
 
-/// Line breaks are those of YAML 1.2 as the reference reads it: NEL is one, U+2028 is not.
+/// Splits text at the line breaks that the reference library recognizes: NEL is one, U+2028 is not.
 fn split_lines(text: &str) -> Vec<String> {
     text.replace("\r\n", "\n").split(['\n', '\r', '\u{85}']).map(str::to_owned).collect()
 }
@@ -60,7 +60,7 @@ impl Parser {
         self.lines.get(self.row).map_or("", String::as_str)
     }
 
-    /// Moves to the next line with content, and tells its indentation; `None` at the end.
+    /// Advances to the next line with content and returns its indentation, or `None` at the end.
     fn skip_to_content(&mut self) -> Result<Option<usize>> {
         while self.row < self.lines.len() {
             let line = self.line();
@@ -79,7 +79,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// Behind `...` only comments may follow.
+    /// Only comments may follow `...`.
     fn end_of_document(&mut self) -> Result<Option<usize>> {
         for row in self.row + 1..self.lines.len() {
             let line = &self.lines[row];
@@ -92,7 +92,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// A node on lines of its own, deeper than `parent`.
+    /// Parses a node that starts on a new line and is indented deeper than `parent`.
     fn block(&mut self, parent: Option<usize>) -> Result<Yaml> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -114,14 +114,14 @@ impl Parser {
     fn sequence(&mut self, indent: usize) -> Result<Yaml> {
         let mut items = Vec::new();
         while self.skip_to_content()? == Some(indent) && is_item(&self.line()[indent..]) {
-            items.push(self.behind_mark(indent)?);
+            items.push(self.after_indicator(indent)?);
         }
         self.check_dedent(indent)?;
         Ok(Yaml::List(items))
     }
 
-    /// What follows a dash or a question mark: a block of its own, indented to where it stands.
-    fn behind_mark(&mut self, indent: usize) -> Result<Yaml> {
+    /// Parses the node after a dash or a question mark. Its indentation is the column where it starts.
+    fn after_indicator(&mut self, indent: usize) -> Result<Yaml> {
         let rest = &self.line()[indent + 1..];
         if is_blank(rest) {
             self.row += 1;
@@ -161,7 +161,7 @@ impl Parser {
                     return Err(YamlError::at(first_row, "maps side by side are indented differently"));
                 }
             }
-            // A merge key wants a map to merge.
+            // A merge key requires a map.
             if key == "<<" && !matches!(value, Yaml::Map(_)) {
                 return Err(YamlError::at(first_row, "`<<` needs a map"));
             }
@@ -171,9 +171,10 @@ impl Parser {
         Ok(Yaml::Map(entries))
     }
 
-    /// `? key`, then perhaps `: value` on a line of its own: its text, and where its value begins.
+    /// Parses `? key` and an optional `: value` on the next line. Returns the key and the offset of its
+    /// value.
     fn long_key(&mut self, indent: usize) -> Result<(String, Option<usize>)> {
-        let Yaml::Text(key) = self.behind_mark(indent)? else {
+        let Yaml::Text(key) = self.after_indicator(indent)? else {
             return Err(self.error("a key is text, not a list or a map"));
         };
         let next = self.skip_to_content()?;
@@ -181,12 +182,12 @@ impl Parser {
         Ok((key, has_value.then_some(indent + 1)))
     }
 
-    /// Where the block below a row starts.
+    /// The indentation of the block below a row.
     fn column_below(&self, row: usize) -> usize {
         self.lines[row + 1..].iter().find(|line| !is_blank(line)).map_or(0, |line| indent_of(line))
     }
 
-    /// Behind a collection the next line is less indented, or as much in a list below its key.
+    /// Checks that the line after a collection is not indented deeper than the collection.
     fn check_dedent(&mut self, indent: usize) -> Result<()> {
         match self.skip_to_content()? {
             Some(next) if next > indent => Err(self.error("this line is indented too far")),
@@ -194,7 +195,7 @@ impl Parser {
         }
     }
 
-    /// The value of a key, `after` bytes into the line.
+    /// Parses the value of a key, starting `after` bytes into the line.
     fn value(&mut self, indent: usize, after: usize) -> Result<Yaml> {
         let rest = &self.line()[after..];
         if nothing_follows(rest) {
@@ -208,7 +209,7 @@ impl Parser {
         self.scalar(column, Some(indent))
     }
 
-    /// The block below a key or a dash; nothing there is empty text.
+    /// Parses the block below a key or a dash. An empty block is an empty text.
     fn nested(&mut self, indent: usize, list_may_align: bool) -> Result<Yaml> {
         match self.skip_to_content()? {
             Some(next) if next > indent => self.block(Some(indent)),
@@ -219,7 +220,7 @@ impl Parser {
         }
     }
 
-    /// A key at this column: its text, and where its value begins.
+    /// Finds a key at this column. Returns the key and the offset of its value.
     fn find_key(&self, column: usize) -> Result<Option<(String, usize)>> {
         let rest = &self.line()[column..];
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
@@ -255,7 +256,7 @@ impl Parser {
         Ok(None)
     }
 
-    /// A scalar that begins at this column, and goes on in lines deeper than `parent`.
+    /// Parses a scalar that starts at this column and continues on lines indented deeper than `parent`.
     fn scalar(&mut self, column: usize, parent: Option<usize>) -> Result<Yaml> {
         let rest = self.line()[column..].to_owned();
         match rest.chars().next() {
@@ -266,7 +267,7 @@ impl Parser {
         .map(Yaml::Text)
     }
 
-    /// Characters that mean something else at the front of a plain scalar.
+    /// Rejects indicator characters at the start of a plain scalar.
     fn check_start(&self, text: &str) -> Result<()> {
         let mut chars = text.chars();
         let (first, second) = (chars.next().unwrap_or(' '), chars.next());
@@ -315,7 +316,7 @@ impl Parser {
         }
     }
 
-    /// What a line gives to a plain scalar, and whether a comment ended it.
+    /// Returns the part of a line that belongs to a plain scalar, and whether a comment follows it.
     fn plain_line<'l>(&self, line: &'l str) -> Result<(&'l str, bool)> {
         let (content, comment) = match line.find(" #") {
             Some(at) => (&line[..at], true),
@@ -398,28 +399,28 @@ fn indent_of(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
-/// Whether there is nothing in a line but perhaps a comment.
+/// Whether a line is empty or only a comment.
 fn is_blank(line: &str) -> bool {
     let rest = line.trim_start_matches(' ');
     rest.is_empty() || rest.starts_with('#')
 }
 
-/// The same of the rest of a line, where a comment needs a space before it.
+/// Whether the rest of a line is empty or a comment. A comment requires a space before it.
 fn nothing_follows(rest: &str) -> bool {
     is_blank(rest) && !rest.starts_with('#')
 }
 
-/// Whether a line is the mark behind which there is no more YAML.
+/// Whether a line is the end-of-document marker.
 fn ends_document(line: &str) -> bool {
     line == "..." || line.starts_with("... ")
 }
 
-/// Whether a line, from its first content on, is an item of a list.
+/// Whether a line, starting at its first non-space character, is a list item.
 fn is_item(rest: &str) -> bool {
     rest == "-" || rest.starts_with("- ")
 }
 
-/// Whether a line begins a key in the long form, `? key`.
+/// Whether a line starts an explicit key, `? key`.
 fn is_long_key(rest: &str) -> bool {
     rest == "?" || rest.starts_with("? ")
 }
@@ -446,7 +447,7 @@ fn join_block(lines: &[String], literal: bool, chomp: char, at_end: bool) -> Str
             let before = lines[..i].iter().rev().find(|line| !line.is_empty());
             match before {
                 None => text.extend(std::iter::repeat_n('\n', blank)),
-                // More indented lines keep their breaks.
+                // Line breaks around more deeply indented lines are kept.
                 Some(before) if spaced(before) || spaced(line) => {
                     text.extend(std::iter::repeat_n('\n', blank + 1));
                 }
@@ -456,7 +457,7 @@ fn join_block(lines: &[String], literal: bool, chomp: char, at_end: bool) -> Str
             text.push_str(line);
         }
     }
-    // The last line of the input has no break of its own.
+    // The last line of the input has no line break.
     let breaks = if at_end { lines.len().saturating_sub(1) } else { lines.len() };
     let trailing = breaks.saturating_sub(content.saturating_sub(1));
     match chomp {

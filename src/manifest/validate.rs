@@ -1,6 +1,6 @@
-//! The rules of the Agent Skills specification, as its reference library skills-ref applies them.
+//! The rules of the Agent Skills specification, as implemented by its reference library, skills-ref.
 //!
-//! The words of the messages are its words: tools compare them.
+//! The messages use the exact wording of skills-ref, because tools compare them.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
@@ -12,11 +12,12 @@ const MAX_NAME_CHARS: usize = 64;
 const MAX_DESCRIPTION_CHARS: usize = 1024;
 const MAX_COMPATIBILITY_CHARS: usize = 500;
 
-/// The fields that the specification knows, sorted.
+/// The fields of the specification, sorted.
 pub(super) const FIELDS: [&str; 6] =
     ["allowed-tools", "compatibility", "description", "license", "metadata", "name"];
 
-/// What is wrong with a `SKILL.md`, in the order and the words of skills-ref; nothing when it is valid.
+/// Validates a `SKILL.md` and returns its problems in the order and wording of skills-ref. The list is empty
+/// if the file is valid.
 ///
 /// `directory` is the name of the skill's directory.
 #[must_use]
@@ -52,7 +53,7 @@ pub fn validate(content: &[u8], directory: &str) -> Vec<String> {
     problems
 }
 
-/// What the reference library reads of a `SKILL.md` that it can read at all.
+/// The properties that skills-ref reads from a `SKILL.md`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Properties {
@@ -64,10 +65,10 @@ pub struct Properties {
     pub fields: Yaml,
 }
 
-/// Reads a `SKILL.md` as strictly as skills-ref does.
+/// Parses a `SKILL.md` as strictly as skills-ref does.
 ///
 /// # Errors
-/// What is wrong, in the words of skills-ref.
+/// Returns the problem in the wording of skills-ref.
 pub fn read_properties(content: &[u8]) -> Result<Properties, String> {
     let fields = frontmatter(content)?;
     let text = |field: &str| match fields.get(field) {
@@ -83,11 +84,11 @@ pub fn read_properties(content: &[u8]) -> Result<Properties, String> {
     Ok(Properties { name, description, fields })
 }
 
-/// The frontmatter as skills-ref finds it: between the first two `---`, wherever they stand.
+/// Extracts the frontmatter as skills-ref does: everything between the first two `---`, even inside a line.
 pub(super) fn frontmatter(content: &[u8]) -> Result<Yaml, String> {
     let text = std::str::from_utf8(content)
         .map_err(|error| format!("SKILL.md is not valid UTF-8 (at byte {})", error.valid_up_to()))?;
-    // Python reads text with every line end turned into `\n`.
+    // Python normalizes line endings to `\n`.
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let rest = text.strip_prefix("---").ok_or("SKILL.md must start with YAML frontmatter (---)")?;
     let (yaml, _) = rest.split_once("---").ok_or("SKILL.md frontmatter not properly closed with ---")?;
@@ -99,7 +100,7 @@ pub(super) fn frontmatter(content: &[u8]) -> Result<Yaml, String> {
     }
 }
 
-/// What Python calls white space has four more characters.
+/// Trims whitespace as Python's `str.strip` does, which includes four more characters than Rust.
 fn python_strip(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c))
 }
@@ -130,7 +131,8 @@ pub(super) fn check_name(name: Option<&str>, directory: &str, problems: &mut Vec
     }
 }
 
-/// Letters and numbers by category. Rust's own `is_alphanumeric` also takes combining marks.
+/// Checks for letters and numbers by general category. Rust's `char::is_alphanumeric` also accepts combining
+/// marks.
 fn is_alphanumeric(c: char) -> bool {
     matches!(c.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number)
 }

@@ -8,27 +8,27 @@ use serde::de::{
 };
 use serde::{Deserialize as _, Deserializer, Serialize, Serializer};
 
-/// The longest frontmatter that is parsed; the longest of 30,373 real ones has 9,096 bytes.
+/// The maximum size of frontmatter that is parsed. The longest of 30,373 real-world examples has 9,096 bytes.
 pub(crate) const MAX_FRONTMATTER_BYTES: usize = 16 * 1024;
-/// `serde_yaml` takes quadratic time on nested flow style.
+/// The maximum nesting depth of flow style, because `serde_yaml` takes quadratic time on it.
 const MAX_FLOW_DEPTH: usize = 32;
 
-/// A value as it stands in frontmatter.
+/// A YAML value whose scalars are not converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Yaml {
-    /// Nothing behind the colon, `~` or `null`.
+    /// An empty value, `~` or `null`.
     Null,
-    /// Any other scalar, as it is written.
+    /// Any other scalar, verbatim.
     Text(String),
     /// A list.
     List(Vec<Yaml>),
-    /// A map, in the order it is written; keys are unique.
+    /// A map in its original order. Keys are unique.
     Map(Vec<(String, Yaml)>),
 }
 
 impl Yaml {
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match self {
@@ -37,13 +37,13 @@ impl Yaml {
         }
     }
 
-    /// The value of a key, in a map.
+    /// Looks up a key in a map.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.entries().iter().find(|(known, _)| known == key).map(|(_, value)| value)
     }
 
-    /// The entries of a map; none of anything else.
+    /// The entries of a map; empty for any other value.
     #[must_use]
     pub fn entries(&self) -> &[(String, Self)] {
         match self {
@@ -64,7 +64,7 @@ impl Serialize for Yaml {
     }
 }
 
-/// Why text is no YAML, and in which of its lines, counted from 1.
+/// A parse error and its line, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct YamlError {
     pub(crate) line: usize,
@@ -77,9 +77,9 @@ impl YamlError {
     }
 }
 
-/// All of YAML, as far as it is tame. This is the one place that calls `serde_yaml`.
+/// Parses YAML, within limits on size and nesting. This is the only function that calls `serde_yaml`.
 ///
-/// Of a key that stands twice the first value counts; the others come back by name.
+/// The first value of a duplicate key wins. The names of duplicate keys are returned separately.
 pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
     if text.len() > MAX_FRONTMATTER_BYTES {
         let limit = MAX_FRONTMATTER_BYTES;
@@ -92,9 +92,9 @@ pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
         line: error.location().map_or(1, |at| at.line()),
         message: crate::error::shorten(&error.to_string()),
     };
-    // Twice over the same text: what a scalar would become is decided by serde_yaml before it is
-    // asked for; only who asks for text gets it as it is written. So the shape comes first.
-    // Aliases could make a large tree of a small text; an honest one is no larger than its text.
+    // The text is parsed twice. `serde_yaml` converts scalars unless the caller requests a string, so the
+    // first pass finds out which nodes are scalars. Aliases can expand a small text into a large tree;
+    // without them, a tree never has more nodes than its text has bytes.
     let nodes = Cell::new(text.len() + 1);
     let shape = ShapeSeed(&nodes).deserialize(serde_yaml::Deserializer::from_str(text)).map_err(failed)?;
     let mut found = YamlFindings { duplicates: Vec::new(), bytes_left: Cell::new(2 * text.len() + 16) };
@@ -103,8 +103,7 @@ pub(super) fn parse(text: &str) -> Result<(Yaml, Vec<String>), YamlError> {
     Ok((tree, found.duplicates))
 }
 
-/// The first line where flow style is nested too deeply. Quotes are not understood: a text with so
-/// many open brackets is refused as well.
+/// Returns the first line where flow style is nested too deeply. Brackets in quoted text are counted as well.
 fn too_deep(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (row, line) in text.lines().enumerate() {
@@ -122,7 +121,7 @@ fn too_deep(text: &str) -> Option<usize> {
     None
 }
 
-/// Takes from a budget that only aliases exceed.
+/// Deducts from a budget that only aliases can exceed.
 fn spend<E: Error>(budget: &Cell<usize>, amount: usize) -> Result<(), E> {
     let left = budget.get().checked_sub(amount);
     budget.set(left.ok_or_else(|| E::custom("aliases make it larger than its text"))?);
@@ -138,7 +137,7 @@ enum Shape {
     Tagged(Box<Shape>),
 }
 
-/// Holds how many more nodes there may be.
+/// Carries the number of nodes that are left in the budget.
 #[derive(Clone, Copy)]
 struct ShapeSeed<'c>(&'c Cell<usize>);
 
@@ -200,7 +199,7 @@ impl<'de> Visitor<'de> for ShapeSeed<'_> {
     }
 }
 
-/// Text as it is written.
+/// Deserializes a scalar as text, without conversion.
 struct TextSeed;
 
 impl<'de> DeserializeSeed<'de> for TextSeed {
@@ -222,13 +221,13 @@ impl Visitor<'_> for TextSeed {
     }
 }
 
-/// What is found on the way through a tree.
+/// State that is collected while a tree is read.
 struct YamlFindings {
     duplicates: Vec<String>,
     bytes_left: Cell<usize>,
 }
 
-/// Reads what the shape says is there.
+/// Deserializes a node of a known shape.
 struct TreeSeed<'s, 'd> {
     shape: &'s Shape,
     found: &'d mut YamlFindings,
