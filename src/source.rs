@@ -1,10 +1,12 @@
-//! Skills outside a bucket: read from folders, archives and git repositories; imported with their provenance;
-//! exported for others. All of it is local and blocks: call it off the runtime.
+//! Skills outside of a bucket. Reads them from folders, archives and git repositories, imports them with
+//! their provenance, and exports them. Everything here is local and blocking; do not call it on an async
+//! runtime.
 //!
-//! [`Source::open`] reads a place and says what is in it. [`import()`] decides what of that is published, and
-//! writes down why. [`export()`] and [`write_folder`] go the other way; [`new_skill`] begins a skill.
+//! [`Source::open`] reads a source and lists its skills. [`import()`] decides which of them are published and
+//! records why. [`export()`] and [`write_folder`] go the other way. [`new_skill`] creates a skill from a
+//! template.
 //!
-//! Nothing of a source is trusted: names, links, sizes and sums are checked before anything is made of them.
+//! Sources are not trusted: names, links, sizes and checksums are checked before anything is done with them.
 //!
 //! ```
 //! # fn main() -> skillfs::Result<()> {
@@ -69,94 +71,96 @@ use crate::manifest::{Diagnostic, Document, skill_file_rank};
 use crate::options::setters;
 use crate::path::{SkillPath, check_relative, parents};
 
-/// What is kept until nobody needs the files in it: the folder that an archive or a repository lies in.
+/// Keeps the temporary folder of an unpacked archive or a cloned repository alive.
 #[cfg(feature = "import")]
 type TempGuard = Arc<tempfile::TempDir>;
 #[cfg(not(feature = "import"))]
 type TempGuard = Arc<()>;
 
-/// The category's description, beside its skills.
+/// The file next to a category's skills that describes the category.
 const DESCRIPTION_FILE: &str = "DESCRIPTION.md";
-/// The index of the Agent Skills Discovery RFC, below the root of a site.
+/// The index of the Agent Skills Discovery RFC, relative to the root of a site.
 const DISCOVERY_INDEX: &str = ".well-known/agent-skills/index.json";
 
-/// Skills that were found in one place.
+/// The skills found in a folder, archive or repository.
 ///
-/// The files of archives and repositories lie in a temporary folder, which goes when the last clone does.
+/// Files of archives and repositories are in a temporary folder, which is deleted when the last clone is
+/// dropped.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Source {
-    /// The skills, by path.
+    /// The skills, sorted by path.
     pub skills: Vec<SourceSkill>,
-    /// The categories that have a description, by path.
+    /// The categories that have a description, sorted by path.
     pub categories: Vec<SourceCategory>,
-    /// How the place is laid out.
+    /// The layout of the source.
     pub layout: Layout,
-    /// Where it is.
+    /// The location of the source.
     pub origin: Origin,
-    /// What was left out, and why.
+    /// What was ignored or refused, and why.
     pub skipped: Vec<Skipped>,
     pub(crate) strict: bool,
     #[cfg_attr(not(feature = "import"), expect(dead_code, reason = "only what is unpacked needs it"))]
     kept: Option<TempGuard>,
 }
 
-/// A skill of a source.
+/// A skill in a source.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SourceSkill {
-    /// Its path in a library: `category/skill` or `skill`. Every name in it is valid there.
+    /// The skill's path in a library: `category/skill` or `skill`. Every name in it is valid in a library.
     pub path: SkillPath,
-    /// The folder it was found in.
+    /// The folder that contains the skill.
     pub folder: PathBuf,
-    /// All its files, by name, `SKILL.md` among them.
+    /// All files of the skill, including `SKILL.md`, sorted by name.
     pub files: Vec<SourceFile>,
-    /// What loading it gives, or why that fails.
+    /// The parsed `SKILL.md`, or the reasons that it cannot be used.
     pub loaded: Result<Document, Vec<Diagnostic>>,
-    /// What the specification objects to, in the words of skills-ref; nothing when it is valid.
+    /// Violations of the specification, in the wording of skills-ref; empty if the skill is valid.
     pub problems: Vec<String>,
-    /// What a registry says of it in `_meta.json`, where there is one.
+    /// Metadata that a registry stored in `_meta.json`, if there is any.
     pub registry: Option<Registry>,
 }
 
 impl SourceSkill {
-    /// Its path and its files, without the rest.
+    /// Returns only the path and the files.
     #[must_use]
     pub fn to_files(&self) -> SkillFiles {
         SkillFiles { path: self.path.clone(), files: self.files.clone() }
     }
 }
 
-/// What ClawHub writes beside a skill.
+/// The metadata that ClawHub stores in `_meta.json` next to a skill.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Registry {
-    /// Who published it.
+    /// The publisher.
     pub owner: Option<String>,
-    /// What it is called there.
+    /// The identifier in the registry.
     pub slug: Option<String>,
-    /// What it is called for people.
+    /// The display name.
     pub display_name: Option<String>,
-    /// Its latest version.
+    /// The latest version.
     pub version: Option<String>,
 }
 
-/// The files of one skill: what is published, exported and written.
+/// A skill's path and files, as they are published, exported or written.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SkillFiles {
-    /// Its path in a library: `category/skill` or `skill`.
+    /// The skill's path in a library: `category/skill` or `skill`.
     pub path: SkillPath,
-    /// Its files, by name.
+    /// The skill's files, sorted by name.
     pub files: Vec<SourceFile>,
 }
 
 impl SkillFiles {
-    /// A skill from files that come from elsewhere, a bucket for example.
+    /// Creates a skill from files that come from elsewhere, for example from a bucket.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidPath`] when the path or a file's name can never lie in a library;
-    /// [`ErrorKind::InvalidInput`] when two files have one name, or one is a folder of another.
+    /// [`ErrorKind::InvalidPath`] if the path or a file name is not valid in a library;
+    /// [`ErrorKind::InvalidInput`] if two files have the same name, or a file has the name of another file's
+    /// folder.
     pub fn new(path: impl Into<String>, mut files: Vec<SourceFile>) -> Result<Self> {
         let path = SkillPath::try_from(path.into())?;
         files.sort_by(|a, b| a.name.cmp(&b.name));
@@ -178,34 +182,34 @@ impl SkillFiles {
         Ok(Self { path, files })
     }
 
-    /// The last name of its path.
+    /// The last segment of the path.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.name()
     }
 
-    /// Its `SKILL.md`, however that is spelled.
+    /// The skill's `SKILL.md`, in any letter case.
     #[must_use]
     pub fn skill_file(&self) -> Option<&SourceFile> {
         skill_file(&self.files)
     }
 }
 
-/// A file of a skill, or of a category.
+/// A file of a skill or a category.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SourceFile {
-    /// Its path below the skill, with `/` between names.
+    /// The path relative to the skill's folder, separated by `/`.
     pub name: String,
-    /// Its size, in bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The SHA-256 of its bytes.
+    /// The SHA-256 of the content.
     pub sha256: Digest,
-    /// Where its bytes are.
+    /// Where the content is.
     pub content: FileContent,
 }
 
-/// Where the bytes of a file are.
+/// Where the content of a file is.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum FileContent {
@@ -216,7 +220,7 @@ pub enum FileContent {
 }
 
 impl SourceFile {
-    /// A file in memory.
+    /// Creates a file in memory.
     #[must_use]
     pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
@@ -224,18 +228,18 @@ impl SourceFile {
         Self { name: name.into(), size: bytes.len() as u64, sha256, content: FileContent::Bytes(bytes) }
     }
 
-    /// All its bytes: the same that were there when the source was read.
+    /// Reads the complete file and checks that it has not changed since the source was read.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when it has changed since; [`ErrorKind::NotFound`] or [`ErrorKind::Denied`]
-    /// when it cannot be read.
+    /// [`ErrorKind::Conflict`] if the file has changed; [`ErrorKind::NotFound`] or [`ErrorKind::Denied`] if
+    /// it cannot be read.
     pub fn read(&self) -> Result<Bytes> {
         let path = match &self.content {
             FileContent::Bytes(bytes) => return Ok(bytes.clone()),
             FileContent::File(path) => path,
         };
         let mut bytes = Vec::new();
-        // One byte more than there was tells that it has grown, without reading all of it.
+        // One extra byte is enough to detect that the file has grown.
         self.open()?.take(self.size + 1).read_to_end(&mut bytes).map_err(failed("read", path))?;
         if bytes.len() as u64 != self.size || Digest::of(&bytes) != self.sha256 {
             let message = format!("`{}` has changed since it was scanned", path.display());
@@ -246,10 +250,10 @@ impl SourceFile {
         Ok(bytes.into())
     }
 
-    /// Reads it from the start. What comes is not compared with the sum; [`SourceFile::read`] does that.
+    /// Opens the file for reading. Unlike [`SourceFile::read`], this does not verify the checksum.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] or [`ErrorKind::Denied`] when it cannot be opened.
+    /// [`ErrorKind::NotFound`] or [`ErrorKind::Denied`] if the file cannot be opened.
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match &self.content {
             FileContent::Bytes(bytes) => Ok(Box::new(Cursor::new(bytes.clone()))),
@@ -264,23 +268,23 @@ impl SourceFile {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SourceCategory {
-    /// Its path in a library.
+    /// The category's path in a library.
     pub path: String,
-    /// Its `DESCRIPTION.md`.
+    /// The category's `DESCRIPTION.md`.
     pub file: SourceFile,
 }
 
-/// Where a source is.
+/// The location of a source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Origin {
-    /// What kind of place it is.
+    /// The kind of source.
     pub kind: OriginKind,
-    /// The place as it was named, without passwords.
+    /// The location as the caller wrote it, without passwords.
     pub location: String,
-    /// The branch, tag or commit that was asked for.
+    /// The requested branch, tag or commit.
     pub reference: Option<String>,
-    /// The commit, where one is known.
+    /// The commit, if it is known.
     pub commit: Option<String>,
 }
 
@@ -298,30 +302,30 @@ impl Origin {
     }
 }
 
-/// What kind of place a source is.
+/// The kind of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum OriginKind {
     /// A local folder.
     Folder,
-    /// A `.zip`, `.skill`, `.tar.gz` or `.tgz`.
+    /// A `.zip`, `.skill`, `.tar.gz` or `.tgz` file.
     Archive,
     /// A git repository.
     Git,
 }
 
-/// Something that was left out.
+/// A file, folder or skill that was not read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Skipped {
-    /// What it is, below the source.
+    /// The path relative to the source.
     pub path: String,
-    /// Why it was left out.
+    /// Why it was not read.
     pub reason: String,
-    /// Whether a whole skill was refused for it.
+    /// Whether an entire skill was refused because of it.
     pub refused: bool,
-    /// The path that the skill would have in a library, where it could have one.
+    /// The path that the skill would have in a library, if that is a valid path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skill: Option<SkillPath>,
 }
@@ -332,15 +336,15 @@ impl Skipped {
     }
 }
 
-/// How a source is read.
+/// Options for reading a source.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct SourceOptions {
-    /// How it is laid out. Default: told from what is in it.
+    /// The layout. Default: detected from the content.
     pub layout: Option<Layout>,
-    /// A category that all paths start with. Default: none.
+    /// A category to put all skills into. Default: none.
     pub category: Option<String>,
-    /// How much is read.
+    /// Limits on the size of the source.
     pub limits: Limits,
     /// Whether publishing refuses skills that do not conform to the specification, and not only those that cannot be
     /// loaded. Default false.
@@ -356,20 +360,20 @@ impl SourceOptions {
     }
 }
 
-/// How much of a source is read; more is refused.
+/// Limits on the size of a source. A source that exceeds one is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Files and folders. Default 50,000.
+    /// The number of files and folders. Default 50,000.
     pub max_entries: usize,
-    /// Folders inside each other. Default 32.
+    /// The nesting depth of folders. Default 32.
     pub max_depth: usize,
-    /// Bytes of one file. Default 512 MiB.
+    /// The size of one file in bytes. Default 512 MiB.
     pub max_file_bytes: u64,
-    /// Bytes of all that is unpacked from an archive. Default 512 MiB.
+    /// The total size of the files in an archive, in bytes. Default 512 MiB.
     pub max_unpacked_bytes: u64,
-    /// How many times the size of an archive may be unpacked from it. Default 100.
-    /// What is smaller than 1 MiB in the end is not measured.
+    /// The maximum compression ratio of an archive. Default 100. Not enforced if the files have less than 1
+    /// MiB in total.
     pub max_ratio: u64,
 }
 
@@ -397,15 +401,15 @@ impl Default for Limits {
 }
 
 impl Source {
-    /// Opens a place by what it is called: a folder, a `.zip`, `.skill`, `.tar.gz` or `.tgz`, or the URL of a
-    /// git repository (`https://`, `ssh://`, `file://`, `git@host:path`, or a path that ends in `.git`), with
-    /// `#` and a branch, tag or commit behind it.
+    /// Opens a source by its name: a folder, a `.zip`, `.skill`, `.tar.gz` or `.tgz` file, or the URL of a
+    /// git repository (`https://`, `ssh://`, `file://`, `git@host:path`, or a path that ends in `.git`),
+    /// optionally followed by `#` and a branch, tag or commit.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when nothing is there; [`ErrorKind::InvalidInput`] when it is nothing that can
-    /// be read, or when an archive is hostile; [`ErrorKind::TooLarge`] when it is larger than the limits;
-    /// [`ErrorKind::Corrupt`] when an archive is broken or a sum does not match;
-    /// [`ErrorKind::Unavailable`] when a repository cannot be reached.
+    /// [`ErrorKind::NotFound`] if it does not exist; [`ErrorKind::InvalidInput`] if it is not a readable
+    /// source, or an archive contains forbidden entries; [`ErrorKind::TooLarge`] if it exceeds the limits;
+    /// [`ErrorKind::Corrupt`] if an archive is damaged or a checksum does not match;
+    /// [`ErrorKind::Unavailable`] if a repository is unreachable.
     pub fn open(place: &str, options: &SourceOptions) -> Result<Self> {
         match place::Place::parse(place)? {
             #[cfg(feature = "import")]
@@ -417,19 +421,19 @@ impl Source {
         }
     }
 
-    /// Reads a local folder: a skill, or a tree of them.
+    /// Reads a local folder that is a skill or a tree of skills.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// The same as [`Source::open`].
     pub fn folder(folder: &Path, options: &SourceOptions) -> Result<Self> {
         let origin = Origin::new(OriginKind::Folder, folder.display().to_string());
         Self::read(folder, None, origin, None, options)
     }
 
-    /// Reads an archive. It is unpacked into a temporary folder, or refused as a whole.
+    /// Reads an archive. It is unpacked into a temporary folder, or refused entirely.
     ///
     /// # Errors
-    /// As [`Source::open`].
+    /// The same as [`Source::open`].
     pub fn archive(file: &Path, options: &SourceOptions) -> Result<Self> {
         #[cfg(feature = "import")]
         return archive::open(file, options);
@@ -440,8 +444,8 @@ impl Source {
         }
     }
 
-    /// Reads what lies in a folder by now. `name` is what a skill at its root is called, when that is not the
-    /// folder's own name.
+    /// Reads a local folder. `name` is the name of a skill at the root of the source, if it differs from the
+    /// folder name.
     fn read(
         folder: &Path,
         name: Option<&str>,
@@ -465,20 +469,20 @@ impl Source {
         Ok(source)
     }
 
-    /// A skill is refused: what it is below the source, and the path that it would have in a library.
+    /// Records a refused skill: its path in the source, and the path that it would have in a library.
     fn refuse(&mut self, path: impl Into<String>, skill: &str, reason: impl Into<String>) {
         let skill = SkillPath::exact(skill);
         self.skipped.push(Skipped { refused: true, skill, ..Skipped::new(path, reason) });
     }
 }
 
-/// The file that makes it a skill.
+/// Returns the file that makes the folder a skill.
 fn skill_file(files: &[SourceFile]) -> Option<&SourceFile> {
     let rank = |file: &&SourceFile| skill_file_rank(&file.name).is_some();
     files.iter().filter(rank).min_by_key(|file| skill_file_rank(&file.name))
 }
 
-/// The one place where failures of local files become errors.
+/// Maps an I/O error on a local file to an [`Error`].
 fn failed(verb: &str, path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     move |error| {
         let (kind, hint) = match error.kind() {

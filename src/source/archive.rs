@@ -1,5 +1,5 @@
-//! Archives from strangers. What is in them is checked name by name and byte by byte while it is unpacked into
-//! a fresh folder; an archive that does one thing wrong is refused as a whole.
+//! Untrusted archives. Every name and every byte is checked while an archive is unpacked into a new folder.
+//! An archive with any forbidden entry is refused entirely.
 
 mod tar;
 mod zip;
@@ -17,10 +17,10 @@ use super::{Limits, Origin, OriginKind, Source, SourceOptions, TempGuard, failed
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{check_relative, parents};
 
-/// What unpacks to less than this is no bomb, however well it is packed.
+/// The compression ratio is not checked below this size.
 const UNMEASURED_BYTES: u64 = 1024 * 1024;
 
-/// A kind of archive.
+/// An archive format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
@@ -31,7 +31,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// How names of such files end, with the dot.
+    /// The file name extension, including the dot.
     #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Format {
         }
     }
 
-    /// By the end of a name, and the name without it.
+    /// Detects the format from a file name, and returns it with the name without its extension.
     pub(super) fn of_name(name: &str) -> Option<(Self, &str)> {
         let lower = name.to_ascii_lowercase();
         let ends =
@@ -65,7 +65,7 @@ impl Format {
         Some((format, &name[..name.len() - end.len()]))
     }
 
-    /// By the first bytes of a file.
+    /// Detects the format from the first bytes of a file.
     fn of_content(file: &mut File) -> Option<Self> {
         let mut head = [0; 4];
         file.read_exact(&mut head).ok()?;
@@ -90,7 +90,7 @@ pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
         .with_hint("name a folder, a .zip, .skill, .tar.gz or .tgz, or the URL of a git repository")
     })?;
     let folder = temporary()?;
-    // A folder inside: what is beside it stays ours, and tests can look.
+    // Use a subfolder, so that the rest of the temporary folder is free for other files.
     let target = folder.path().join("files");
     let mut origin = Origin::new(OriginKind::Archive, file.display().to_string());
     origin.commit = unpack(handle, format, &target, options.limits, &origin.location)?.commit;
@@ -102,7 +102,8 @@ pub(super) fn temporary() -> Result<TempGuard> {
     folder.map(Arc::new).map_err(failed("make a temporary folder in", &std::env::temp_dir()))
 }
 
-/// Unpacks an archive into a folder that does not exist yet. When it is refused, nothing stays.
+/// Unpacks an archive into a folder that does not exist yet. If the archive is refused, the folder is
+/// deleted.
 pub(super) fn unpack(
     mut archive: File,
     format: Format,
@@ -127,7 +128,7 @@ pub(super) fn unpack(
         Format::TarGz => tar::unpack(archive, &mut unpacker),
     };
     result.map_err(|refusal| {
-        // It goes with the temporary folder at the latest.
+        // Otherwise it is deleted with the temporary folder.
         let _ = std::fs::remove_dir_all(target);
         refusal.into_error(shown)
     })?;
@@ -174,26 +175,26 @@ impl EntryRefusal {
 
 type Checked<T> = Result<T, EntryRefusal>;
 
-/// The one door through which bytes of an archive reach the disk.
+/// Writes the entries of an archive to disk, after checking them. Nothing else writes unpacked data.
 #[derive(Debug)]
 pub(super) struct Unpacker {
     target: PathBuf,
     limits: Limits,
     /// The size of the archive.
     packed: u64,
-    /// How many bytes were written.
+    /// The number of bytes written.
     pub(super) unpacked: u64,
-    /// How many files and folders there are.
+    /// The number of files and folders.
     pub(super) entries: usize,
-    /// The commit that `git archive` writes into what it makes.
+    /// The commit that `git archive` recorded in the archive.
     commit: Option<String>,
-    /// Everything that is there, by its name in one case and one normal form: what some disks take for one
-    /// name must be one name. With how it is spelled, and whether it is a folder.
+    /// All unpacked names, normalized and case-folded, because names that some filesystems consider equal
+    /// must not collide. The value is the original spelling, and whether it is a folder.
     known: BTreeMap<String, (String, bool)>,
 }
 
 impl Unpacker {
-    /// Counts one more entry, wanted or not.
+    /// Counts an entry.
     fn count(&mut self) -> Checked<()> {
         self.entries += 1;
         let most = self.limits.max_entries;
@@ -211,7 +212,7 @@ impl Unpacker {
         self.claim_folders(&name, true)
     }
 
-    /// Writes one file. `size` is what the archive says of it; what is really there must be that much.
+    /// Writes one file. `size` is the declared size; the content must have exactly this size.
     fn file(&mut self, name: &[u8], size: u64, mut content: impl Read) -> Checked<()> {
         let (name, folder) = parse(name)?;
         if folder || name.is_empty() {
@@ -230,7 +231,7 @@ impl Unpacker {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            // Whatever the archive says: nothing that is unpacked can be run.
+            // Unpacked files are never executable, whatever mode the archive declares.
             options.mode(0o600);
         }
         let mut file = options.open(self.target.join(&name)).map_err(EntryRefusal::Write)?;
@@ -265,7 +266,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Counts bytes that are really there, whatever headers say.
+    /// Counts bytes as they are unpacked, regardless of the declared sizes.
     fn measure(&mut self, bytes: u64) -> Checked<()> {
         self.unpacked += bytes;
         let Limits { max_unpacked_bytes, max_ratio, .. } = self.limits;
@@ -290,7 +291,8 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Makes a folder and those above it. `own` when the archive has an entry for it: that may come once.
+    /// Creates a folder and its parents. `own` means that the archive has an entry for this folder, which may
+    /// occur only once.
     fn claim_folders(&mut self, name: &str, own: bool) -> Checked<()> {
         self.check_depth(name)?;
         for part in parents(name).chain([name]) {
@@ -298,7 +300,7 @@ impl Unpacker {
                 Some((spelled, true)) if spelled == part => {}
                 Some((spelled, is_folder)) => return Err(clash(part, &spelled.clone(), *is_folder)),
                 None => {
-                    // Folders that only stand in names are entries too.
+                    // Folders that exist only as part of a name count as entries too.
                     if !own || part != name {
                         self.count()?;
                     }
@@ -320,19 +322,19 @@ fn clash(name: &str, spelled: &str, is_folder: bool) -> EntryRefusal {
     EntryRefusal::entry(name, problem)
 }
 
-/// Forty hexadecimal digits: how `git archive` and those who serve repositories sign what they pack.
+/// Whether the text is a commit: 40 hexadecimal digits, which `git archive` and git hosts record in archives.
 fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// One spelling for all that a disk may take for the same name.
+/// Maps all spellings that a filesystem may consider equal to the same string.
 fn folded(name: &str) -> String {
-    // In capitals first: some letters have two small forms, and some become two letters.
+    // Convert to uppercase first: some letters have two lowercase forms, and some expand to two letters.
     name.nfc().collect::<String>().to_uppercase().to_lowercase().nfc().collect()
 }
 
-/// The name of an entry, without a leading `./` and a trailing `/`, and whether it had the latter. Empty for the
-/// root itself.
+/// Parses the name of an entry. Strips a leading `./` and a trailing `/`, and returns whether there was a
+/// trailing `/`. The name is empty for the root.
 fn parse(raw: &[u8]) -> Checked<(String, bool)> {
     let Ok(text) = std::str::from_utf8(raw) else {
         return Err(EntryRefusal::entry(&String::from_utf8_lossy(raw), "has a name that is not UTF-8"));
@@ -376,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_taken_as_they_are_or_refused() {
+    fn names_are_kept_verbatim_or_refused() {
         let ok = |raw: &str, name: &str, folder: bool| {
             assert_eq!(parse(raw.as_bytes()).unwrap(), (name.to_owned(), folder), "{raw}");
         };
@@ -458,7 +460,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
         #[test]
-        fn nothing_is_written_beside_the_target(
+        fn nothing_is_written_outside_the_target(
             names in proptest::collection::vec("(\\.\\./|/|\\./|a/|b|\\.\\.|\\\\|C:|%2e){1,5}", 1..6),
         ) {
             let folder = tempfile::tempdir().unwrap();
@@ -472,7 +474,7 @@ mod tests {
         }
 
         #[test]
-        fn no_name_leads_out_of_the_folder(raw in "[./\\\\a:%2eE~ -]{0,24}|\\PC{0,40}") {
+        fn no_name_escapes_the_folder(raw in "[./\\\\a:%2eE~ -]{0,24}|\\PC{0,40}") {
             if let Ok((name, _)) = parse(raw.as_bytes()) {
                 let inside = Path::new("/target").join(&name);
                 prop_assert!(inside.starts_with("/target"));

@@ -1,5 +1,5 @@
-//! Sites that publish skills by the Agent Skills Discovery RFC, and archives of them: an index with the sum of
-//! each skill. What does not have its sum is not read.
+//! Sites that publish skills according to the Agent Skills Discovery RFC, and archives of such sites. The
+//! index has a checksum for each skill, and skills that do not match it are refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,11 +13,11 @@ use super::{DISCOVERY_INDEX, FileContent, Format, Source, SourceFile, SourceOpti
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative};
 
-/// The version of the index that is read and written.
+/// The schema version that is read and written.
 pub(super) const SCHEMA: &str = "https://schemas.agentskills.io/discovery/0.2.0/schema.json";
-/// The folder of the index, below the root of a site.
+/// The folder of the index, relative to the root of a site.
 pub(super) const FOLDER: &str = ".well-known/agent-skills";
-/// Our own file beside the index: where in a library a skill lay, when its name does not say so.
+/// Our file next to the index. It maps a skill's name to its path in the library, if they differ.
 pub(super) const PATHS: &str = "paths.json";
 const MAX_INDEX_BYTES: u64 = 64 * 1024 * 1024;
 
@@ -29,7 +29,7 @@ pub(super) struct DiscoveryIndex {
     pub(super) skills: Vec<DiscoveryEntry>,
 }
 
-/// One skill of the index.
+/// A skill in the index.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct DiscoveryEntry {
     pub(super) name: String,
@@ -42,7 +42,7 @@ pub(super) struct DiscoveryEntry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DiscoveryKind {
-    /// One `SKILL.md`.
+    /// A single `SKILL.md`.
     #[serde(rename = "skill-md")]
     SkillMd,
     /// An archive with `SKILL.md` at its root.
@@ -50,7 +50,7 @@ pub(super) enum DiscoveryKind {
     Archive,
 }
 
-/// Reads a site that lies in a folder.
+/// Reads a site from a local folder.
 pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) -> Result<()> {
     let place = source.origin.location.clone();
     let wrong = move |kind: ErrorKind, message: String| {
@@ -103,7 +103,8 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
                     Some(kept) => kept,
                     None => archive::temporary()?,
                 };
-                // Not where the archive of the whole site lies: no name has an underscore.
+                // The underscore avoids a collision with the archive of the site: skill names do not contain
+                // one.
                 let folder = source.kept.insert(kept).path().join(format!("_{}", entry.name));
                 let packed = unpack(&file, local, &folder, left)?;
                 left.max_unpacked_bytes -= packed.unpacked.min(left.max_unpacked_bytes);
@@ -125,7 +126,7 @@ pub(super) fn read(source: &mut Source, root: &Path, options: &SourceOptions) ->
     Ok(())
 }
 
-/// A name as the RFC wants it.
+/// Whether a name is valid according to the RFC.
 pub(super) fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))

@@ -1,5 +1,5 @@
-//! One archive with skills in it, laid out as the Agent Skills Discovery RFC wants a site: unpack it on a web
-//! server, and agents find the skills. The same skills always make the same bytes.
+//! Exports skills as an archive of a site as defined by the Agent Skills Discovery RFC. Unpack it on a web
+//! server, and agents can discover the skills. The output is deterministic.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -22,25 +22,25 @@ use crate::path::SkillPath;
 const MAX_NAME_BYTES: usize = 64;
 const MAX_DESCRIPTION_CHARS: usize = 1024;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Exported {
-    /// The skills of the index, by name.
+    /// The skills in the index, sorted by name.
     pub skills: Vec<ExportedSkill>,
 }
 
-/// A skill of the index.
+/// A skill in the index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ExportedSkill {
-    /// Its path in the library.
+    /// The skill's path in the library.
     pub path: SkillPath,
-    /// Its name in the index.
+    /// The skill's name in the index.
     pub name: String,
-    /// Where it lies, below the index.
+    /// The URL, relative to the index.
     pub url: String,
-    /// `sha256:` and the sum of what lies there.
+    /// `sha256:` and the checksum of the file at the URL.
     pub digest: String,
 }
 
@@ -75,15 +75,16 @@ pub fn export_file(skills: &[SkillFiles], file: &Path, existing: Existing) -> Re
     }
 }
 
-/// Writes skills as one archive of this format. A skill that is only a `SKILL.md` lies there as it is, others are archives of
-/// their own. [`Source::open`](super::Source::open) reads it back.
+/// Exports skills as one archive. A skill that consists only of a `SKILL.md` is stored as that file; other
+/// skills are nested archives. [`Source::open`](super::Source::open) reads the result.
 ///
-/// A skill is called as its frontmatter says, where the RFC allows that name, else by its folder; when two would
-/// have the same name, their categories stand before it.
+/// A skill is named by its frontmatter if the RFC allows the name, and otherwise by its folder. If two skills
+/// would have the same name, they are prefixed with their categories.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidSkill`] when one has no `SKILL.md` that can be used; what [`SourceFile::read`](super::SourceFile::read)
-/// may say; [`ErrorKind::Unavailable`] when the archive cannot be written.
+/// [`ErrorKind::InvalidSkill`] if a skill has no usable `SKILL.md`; the errors of
+/// [`SourceFile::read`](super::SourceFile::read); [`ErrorKind::Unavailable`] if the archive cannot be
+/// written.
 pub fn export(skills: &[SkillFiles], format: Format, out: &mut impl Write) -> Result<Exported> {
     let documents: Vec<Document> = skills.iter().map(document).collect::<Result<_>>()?;
     let mut named: Vec<_> =
@@ -140,7 +141,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The files of a skill as an archive with `SKILL.md` at its root, spelled so.
+/// Packs the files of a skill into an archive with `SKILL.md` at its root, in this letter case.
 fn pack(skill: &SkillFiles, format: Format) -> Result<Bytes> {
     let main = skill.skill_file().map(|file| file.name.as_str());
     let mut bytes = Vec::new();
@@ -148,7 +149,7 @@ fn pack(skill: &SkillFiles, format: Format) -> Result<Bytes> {
     for file in &skill.files {
         let name = match file.name.as_str() {
             name if main == Some(name) => "SKILL.md",
-            // Another spelling beside it would be taken for the same file.
+            // A second spelling would collide with the first on case-insensitive filesystems.
             name if name.eq_ignore_ascii_case("SKILL.md") => continue,
             name => name,
         };
@@ -158,7 +159,7 @@ fn pack(skill: &SkillFiles, format: Format) -> Result<Bytes> {
     Ok(bytes.into())
 }
 
-/// A name for each skill, no two of them the same.
+/// Chooses a unique name for each skill.
 fn names(skills: &[SkillFiles], documents: &[Document]) -> Vec<String> {
     let mut names: Vec<String> = skills
         .iter()
@@ -178,7 +179,8 @@ fn names(skills: &[SkillFiles], documents: &[Document]) -> Vec<String> {
             *name = kebab(&format!("{category}-{name}"));
         }
     }
-    // Cut to the same length, or without a category: then by number, in the order of their paths.
+    // Names may still collide if they were truncated or have no category. Number those in the order of their
+    // paths.
     let mut order: Vec<usize> = (0..skills.len()).collect();
     order.sort_by_key(|index| &skills[*index].path);
     let mut taken = std::collections::BTreeSet::new();
@@ -195,13 +197,13 @@ fn names(skills: &[SkillFiles], documents: &[Document]) -> Vec<String> {
     names
 }
 
-/// Lowercase letters and digits with single hyphens between them.
+/// Converts text to kebab case: lowercase ASCII letters and digits, separated by single hyphens.
 fn kebab(text: &str) -> String {
     let mut name = String::new();
     for c in text.nfkd().flat_map(char::to_lowercase) {
         match c {
             'a'..='z' | '0'..='9' => name.push(c),
-            // What is left of a letter when its accent is taken off.
+            // An accent that NFKD separated from its letter.
             c if unicode_normalization::char::is_combining_mark(c) => {}
             _ if name.is_empty() || name.ends_with('-') => {}
             _ => name.push('-'),
@@ -212,7 +214,7 @@ fn kebab(text: &str) -> String {
     if name.is_empty() { "skill".to_owned() } else { name.to_owned() }
 }
 
-/// Writes an archive entry by entry, with nothing in it that differs from one time to the next.
+/// Writes an archive entry by entry, without timestamps or anything else that varies between runs.
 enum Packer<W: Write> {
     Zip(Box<ZipWriter<StreamWriter<W>>>),
     TarGz(tar::Builder<GzEncoder<W>>),
@@ -278,7 +280,7 @@ mod tests {
     use crate::source::SourceFile;
 
     #[test]
-    fn names_become_what_the_rfc_allows() {
+    fn names_are_converted_to_valid_rfc_names() {
         for (text, expected) in [
             ("Deed of Sale", "deed-of-sale"),
             ("Résumé_v2", "resume-v2"),
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_skills_have_one_name() {
+    fn skill_names_are_unique() {
         let skill = |path: &str, name: &str| {
             let text = format!("---\nname: {name}\ndescription: d\n---\nb");
             SkillFiles::new(path, vec![SourceFile::from_bytes("SKILL.md", text)]).unwrap()

@@ -1,4 +1,4 @@
-//! Git repositories, by the user's own `git`: it knows their keys, proxies and certificates.
+//! Git repositories. Runs the installed `git`, which has the user's keys, proxies and certificates.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use super::place::redacted;
 use super::{Origin, OriginKind, Source, SourceOptions, failed};
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// What a repository, or a careless configuration, could otherwise make git do.
+/// Settings that override what a repository or a careless configuration could make git do.
 const SETTINGS: [&str; 11] = [
     "protocol.ext.allow=never",
     "core.hooksPath=/dev/null",
@@ -23,7 +23,7 @@ const SETTINGS: [&str; 11] = [
     "http.lowSpeedTime=60",
 ];
 
-/// What would lead git to another repository than ours.
+/// Environment variables that would make git use a different repository.
 const FOREIGN: [&str; 7] = [
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -34,12 +34,12 @@ const FOREIGN: [&str; 7] = [
     "GIT_TEMPLATE_DIR",
 ];
 
-/// Fetches one commit, without its history, and reads what is in it.
+/// Fetches one commit without its history, and reads the skills in it.
 pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) -> Result<Source> {
     let folder = temporary()?;
     let target = folder.path().join("files");
     std::fs::create_dir(&target).map_err(failed("make", &target))?;
-    // Git runs elsewhere, where a relative path means something else.
+    // A relative path would resolve differently in git's working directory.
     let local = Path::new(url);
     let reached = match local.is_dir() {
         true => local.canonicalize().map_err(failed("open", local))?.display().to_string(),
@@ -70,7 +70,7 @@ pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) 
     Source::read(&target, Some(name), origin, Some(folder), options)
 }
 
-/// Runs git, and gives back what it says.
+/// Runs git and returns its standard output.
 fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
     let mut command = Command::new("git");
     for variable in FOREIGN {
@@ -81,7 +81,7 @@ fn git(folder: &Path, arguments: &[&str], url: &str) -> Result<String> {
         .stdin(Stdio::null())
         .args(SETTINGS.iter().flat_map(|setting| ["-c", setting]))
         .env("GIT_TERMINAL_PROMPT", "0")
-        // Pointers stay pointers: fetching what they mean is another request to another place.
+        // Keep Git LFS pointers. Resolving them would send requests to another server.
         .env("GIT_LFS_SKIP_SMUDGE", "1")
         .env("LC_ALL", "C")
         .args(arguments);

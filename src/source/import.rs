@@ -1,4 +1,4 @@
-//! What of a source is published, and what was decided on the way.
+//! Decides which skills of a source are published, and records the decisions.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -18,10 +18,10 @@ use crate::skill::{Dependencies, Skill, SkillLibrary};
 
 /// What a skill may require only when somebody agrees.
 pub const DANGEROUS_CAPABILITIES: &[&str] = &["shell:execute", "network:listen", "filesystem:write"];
-/// Where skills keep what is meant to be run.
+/// The folder for executable files in a skill.
 const SCRIPTS: &str = "scripts/";
 
-/// Says whether a skill, by its path, may have the capabilities that are named.
+/// Decides whether the skill at this path may have these capabilities.
 pub type Confirm<'o> = dyn Fn(&str, &[String]) -> bool + 'o;
 
 /// How a source is imported.
@@ -30,16 +30,16 @@ pub type Confirm<'o> = dyn Fn(&str, &[String]) -> bool + 'o;
 pub struct ImportOptions<'o> {
     /// When it is imported, for `.source`. Default: now.
     pub installed_at: Option<SystemTime>,
-    /// Whether names of tools become ours, by [`TOOL_NAMES`](super::TOOL_NAMES). Default false.
+    /// Whether tool names are translated to ours, using [`TOOL_NAMES`](super::TOOL_NAMES). Default false.
     pub translate_tools: bool,
-    /// Whether what lies in `scripts/` comes along. Default false.
+    /// Whether files in `scripts/` are imported. Default false.
     pub with_scripts: bool,
-    /// How far the skills are trusted. What a source says of itself does not count. Default unreviewed.
+    /// The trust tier of the skills. What the source claims is ignored. Default unreviewed.
     pub trust: TrustTier,
-    /// Whether everything in [`DANGEROUS_CAPABILITIES`] is agreed to. Default false.
+    /// Whether all [`DANGEROUS_CAPABILITIES`] are accepted. Default false.
     pub accept_dangerous: bool,
-    /// Asked for each skill that requires something dangerous, with its path and what that is, unless all is
-    /// agreed to. Default: nobody is asked, and the skill is refused.
+    /// Called for each skill that requires dangerous capabilities, with its path and those capabilities,
+    /// unless all are accepted. Default: none, and the skill is refused.
     pub confirm: Option<&'o Confirm<'o>>,
 }
 
@@ -67,23 +67,23 @@ impl std::fmt::Debug for ImportOptions<'_> {
     }
 }
 
-/// What is to be published, and what is not.
+/// The result of an import: skills to publish, and refused skills.
 ///
-/// The files of archives and repositories go when this goes: read them before.
+/// The files of archives and repositories are deleted when this is dropped. Read them before that.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Imported {
-    /// The skills to publish, by path.
+    /// The skills to publish, sorted by path.
     pub skills: Vec<ImportedSkill>,
-    /// Those that were refused, by path.
+    /// The refused skills, sorted by path.
     pub refused: Vec<RefusedSkill>,
-    /// Descriptions of the categories that these skills are in.
+    /// Descriptions of the categories of these skills.
     pub categories: Vec<SourceCategory>,
-    /// Where all this comes from.
+    /// Where the skills come from.
     pub origin: Origin,
-    /// How the skills build upon each other: their order, and what is wrong with it.
+    /// The dependencies between the skills: their order, and any problems.
     pub dependencies: Dependencies,
-    /// Keeps the files where they are.
+    /// Keeps the temporary files alive.
     #[expect(dead_code, reason = "it is held, not read")]
     kept: Option<TempGuard>,
 }
@@ -92,13 +92,13 @@ pub struct Imported {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ImportedSkill {
-    /// Its path and the files to publish, `.source` among them.
+    /// The path and the files to publish, including `.source`.
     pub skill: SkillFiles,
-    /// What `.source` says.
+    /// The content of `.source`.
     pub provenance: Provenance,
     /// Files that were left out.
     pub left_out: Vec<String>,
-    /// What was odd about it.
+    /// Problems in the skill.
     pub diagnostics: Vec<Diagnostic>,
 }
 
@@ -106,21 +106,22 @@ pub struct ImportedSkill {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct RefusedSkill {
-    /// Its path.
+    /// The skill's path.
     pub path: String,
-    /// Why it is refused, and what would help.
+    /// Why it is refused and what to do about it.
     pub reason: String,
-    /// What it requires that can do harm, when that is the reason.
+    /// The dangerous capabilities that it requires, if they are the reason.
     pub dangerous_capabilities: Vec<String>,
 }
 
 /// Decides for each skill of a source whether it is published, and with which files.
 ///
-/// Skills that the source refused are refused here too. Files stay where they are; only what changes is in memory.
+/// Skills that the source refused are refused here as well. Files stay on disk; only changed files are kept
+/// in memory.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) when a file has changed since the source was read, and
-/// what [`SourceFile::read`] may say besides.
+/// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) if a file has changed since the source was read, and
+/// the other errors of [`SourceFile::read`].
 pub fn import(source: Source, options: &ImportOptions<'_>) -> Result<Imported> {
     let mut refused: Vec<RefusedSkill> = source
         .skipped
@@ -136,7 +137,7 @@ pub fn import(source: Source, options: &ImportOptions<'_>) -> Result<Imported> {
     for skill in &source.skills {
         match decide(skill, &source.origin, options)? {
             Ok((imported, document)) => {
-                // To look at what it depends on.
+                // Register the skill to resolve dependencies.
                 if let Ok(skill) = Skill::unlisted(skill.path.clone(), document.manifest.clone()) {
                     library.register(skill);
                 }
@@ -189,7 +190,7 @@ fn decide<'s>(
     let (mut translated, mut scripts) = (BTreeSet::new(), false);
     let main = super::skill_file(&skill.files).map(|file| file.name.as_str());
     for file in &skill.files {
-        // Whatever it says, it says it of another library.
+        // An existing `.source` describes another library.
         if file.name == PROVENANCE_FILE {
             continue;
         }
@@ -212,7 +213,7 @@ fn decide<'s>(
         }
         files.push(file.clone());
     }
-    // Looked at in a local folder first: where it came from is worth knowing, though anybody could write it.
+    // An earlier `.source` in a local folder is worth recording, although anyone could have written it.
     let is_earlier = |file: &&SourceFile| origin.kind == OriginKind::Folder && file.name == PROVENANCE_FILE;
     let earlier = skill.files.iter().find(is_earlier);
     let earlier = earlier.and_then(|file| Provenance::parse(&file.read().ok()?).ok());
@@ -238,12 +239,13 @@ fn decide<'s>(
     Ok(Ok((ImportedSkill { skill, provenance, left_out, diagnostics }, document)))
 }
 
-/// Below `scripts`, however that is spelled: disks and models do not mind the case.
+/// Whether a file is in `scripts/`, in any letter case: case-insensitive filesystems and models do not
+/// distinguish them.
 fn is_script(name: &str) -> bool {
     name.get(..SCRIPTS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SCRIPTS))
 }
 
-/// Where it comes from, as everybody may read it: of a local place only its name.
+/// The source as it appears in `.source`, which is public: only the name of a local path.
 fn source_name(origin: &Origin) -> String {
     match (origin.kind, &origin.reference) {
         (OriginKind::Git, Some(reference)) => format!("{}#{reference}", origin.location),
@@ -256,8 +258,8 @@ fn source_name(origin: &Origin) -> String {
     }
 }
 
-/// What a skill requires that can do harm, wherever and however it is written: here a guess too many is
-/// better than one too few.
+/// Finds the dangerous capabilities that a skill requires, in any field and spelling. False positives are
+/// better than false negatives here.
 fn dangerous(document: &Document) -> Vec<String> {
     fn words(value: &Yaml, found: &mut BTreeSet<String>) {
         match value {
@@ -291,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn danger_is_found_wherever_it_is_written() {
+    fn dangerous_capabilities_are_found_in_any_field() {
         let check = |fields: &str, expected: &[&str]| {
             let text = format!("---\nname: x\ndescription: d\n{fields}\n---\nb");
             let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_lie_in_their_folder() {
+    fn scripts_are_recognized_by_their_folder() {
         assert!(is_script("scripts/a.py") && is_script("Scripts/x/y"));
         assert!(!is_script("scripts") && !is_script("references/scripts/a") && !is_script("run.sh"));
     }

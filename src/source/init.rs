@@ -1,4 +1,4 @@
-//! The beginning of a skill.
+//! Creation of new skills.
 
 use std::path::{Path, PathBuf};
 
@@ -6,12 +6,12 @@ use super::failed;
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::manifest::{read_properties, validate};
 
-/// Makes the folder `name` in another one, with a `SKILL.md` that is valid and a reference that it mentions, and
-/// returns its path.
+/// Creates the folder `name` inside `folder`, with a valid `SKILL.md` and a reference file that it mentions.
+/// Returns the path of the new folder.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidSkill`] when the specification objects to the name or the description, in the words of the
-/// validator; [`ErrorKind::AlreadyExists`] when there is such a folder.
+/// [`ErrorKind::InvalidSkill`] if the name or the description violates the specification, in the wording of
+/// the validator; [`ErrorKind::AlreadyExists`] if the folder already exists.
 pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf> {
     let invalid = |problems: &str| {
         Error::new(ErrorKind::InvalidSkill, format!("`{}` cannot become a skill: {problems}", shorten(name)))
@@ -22,7 +22,7 @@ pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf
     if !problems.is_empty() {
         return Err(invalid(&problems.join("; ")));
     }
-    // What was written must be what is read: a description may hold anything.
+    // Check that the text parses back to the same values, because a description may contain anything.
     let read = read_properties(text.as_bytes()).map_err(|problem| invalid(&problem))?;
     if read.name != name || read.description != description.trim() {
         return Err(invalid("its name and description cannot be written in one line of YAML"));
@@ -34,7 +34,7 @@ pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf
         .and_then(|()| std::fs::write(target.join("references/example.md"), REFERENCE))
         .and_then(|()| std::fs::write(target.join("SKILL.md"), text));
     if let Err(error) = made {
-        // It was not there before; half of it should not be there now.
+        // The folder is new, so do not leave an incomplete one.
         let _ = std::fs::remove_dir_all(&target);
         return Err(failed("write", &target)(error));
     }
@@ -59,7 +59,7 @@ fn skill_text(name: &str, description: &str) -> String {
     )
 }
 
-/// A scalar as it stands in YAML: plain where that is safe, else in quotes.
+/// Formats a YAML scalar: plain if that is safe, otherwise quoted.
 fn scalar(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || " ,.()-/;+".contains(c);
     if text.starts_with(char::is_alphabetic) && text.chars().all(plain) && !text.contains(" - ") {

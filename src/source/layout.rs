@@ -1,4 +1,4 @@
-//! How sources are laid out, and what that makes of the paths of skills.
+//! The layouts of sources, and how each maps folders to the paths of skills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,21 +13,22 @@ use super::{
 use crate::error::{Error, ErrorKind, Result, shorten};
 use crate::path::{SkillPath, check_relative, is_within, leaf};
 
-/// How a source is laid out.
+/// The layout of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Layout {
-    /// One skill, or a tree of them: a skill's path is its path in the tree, without a leading `skills/`.
+    /// One skill or a tree of skills. A skill's path is its path in the tree, without a leading `skills/`.
     Folder,
-    /// Hermes: `skills/<category>/<skill>/`, and a `DESCRIPTION.md` in each category.
+    /// Hermes: `skills/<category>/<skill>/`, with a `DESCRIPTION.md` in each category.
     Hermes,
     /// OpenClaw: `skills/<owner>/<skill>/`, with a `_meta.json` in each skill.
     OpenClaw,
-    /// Any repository: every `SKILL.md` in it, called by its folder; where two folders have the same name, by the
-    /// folders above as well.
+    /// Any repository: every `SKILL.md` in it. A skill is named after its folder, and also after the folders
+    /// above it if two folders have the same name.
     Repository,
-    /// Agent Skills Discovery: `.well-known/agent-skills/index.json`, and what it names. Sums are verified.
+    /// Agent Skills Discovery: `.well-known/agent-skills/index.json` and the files that it lists. Checksums
+    /// are verified.
     Discovery,
 }
 
@@ -35,7 +36,7 @@ impl Layout {
     /// All of them.
     pub const ALL: &[Self] = &[Self::Folder, Self::Hermes, Self::OpenClaw, Self::Repository, Self::Discovery];
 
-    /// Its name, as it stands on a command line.
+    /// The name of the layout, as used on the command line.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -124,7 +125,7 @@ pub(super) fn read(
     Ok(())
 }
 
-/// The one folder in an archive that wraps a repository or a site.
+/// Returns the single top-level folder of an archive, if it contains a repository or a site.
 fn wrapped(root: &Path) -> Option<PathBuf> {
     let mut entries = std::fs::read_dir(root)
         .ok()?
@@ -135,7 +136,7 @@ fn wrapped(root: &Path) -> Option<PathBuf> {
     (alone && (only.join("skills").is_dir() || only.join(DISCOVERY_INDEX).is_file())).then_some(only)
 }
 
-/// Tells a layout from what is there.
+/// Detects the layout from the content.
 fn detect(root: &Path, kind: OriginKind) -> Layout {
     let folders = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -162,14 +163,15 @@ fn detect(root: &Path, kind: OriginKind) -> Layout {
     }
 }
 
-/// The library's path of each skill.
+/// Returns the path of each skill in the library.
 fn paths<'f>(layout: Layout, found: &'f [SkillFolder], root_name: &'f str) -> Vec<&'f str> {
     let path = |found: &'f SkillFolder| if found.path.is_empty() { root_name } else { found.path.as_str() };
     let paths = found.iter().map(path);
     if layout != Layout::Repository {
         return paths.map(|path| path.strip_prefix("skills/").unwrap_or(path)).collect();
     }
-    // The shortest end of each path that no other skill has too: its folder, that and the one above, or all.
+    // The shortest suffix of each path that is unique: its folder, the folder and its parent, or the full
+    // path.
     let ends = |path: &'f str| {
         let above = path.rmatch_indices('/').nth(1).map_or(path, |(at, _)| &path[at + 1..]);
         [leaf(path), above, path]
@@ -181,7 +183,7 @@ fn paths<'f>(layout: Layout, found: &'f [SkillFolder], root_name: &'f str) -> Ve
     paths.map(|path| ends(path).into_iter().find(|end| count[end] == 1).unwrap_or(path)).collect()
 }
 
-/// The skill in a folder, or why it is refused.
+/// Reads the skill in a folder, or returns why it is refused.
 fn take_skill(
     scan: &mut Scan,
     taken: &mut BTreeSet<SkillPath>,
@@ -202,7 +204,7 @@ fn take_skill(
     Ok(scan.collect(found)?.and_then(|files| skill_of(skill, &found.folder, files)))
 }
 
-/// Descriptions of folders that have become categories.
+/// Reads the descriptions of folders that became categories.
 fn take_categories(source: &mut Source, scan: &Scan, category: &str) {
     for (path, file) in &scan.descriptions {
         let path = path.strip_prefix("skills/").unwrap_or(path);
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skills_of_a_repository_are_called_as_shortly_as_possible() {
+    fn skills_of_a_repository_have_the_shortest_unique_names() {
         let check = |found: &[&str], expected: &[&str]| {
             let found: Vec<SkillFolder> = found
                 .iter()

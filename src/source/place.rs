@@ -1,19 +1,19 @@
-//! What a place is, told from how it is written.
+//! Parsing of source names.
 
 use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// A place, before anything was looked at.
+/// A parsed source name. Nothing has been accessed yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// A folder or a file.
     Local(PathBuf),
-    /// A repository, and what of it is wanted.
+    /// A repository, and optionally a branch, tag or commit.
     Git { url: String, reference: Option<String> },
 }
 
-/// What git may be asked to reach. `http://` and `git://` prove nothing of who answers.
+/// URL schemes that git may use. `http://` and `git://` do not authenticate the server.
 const SCHEMES: [&str; 3] = ["https://", "ssh://", "file://"];
 
 impl Place {
@@ -38,7 +38,7 @@ impl Place {
                 "use https://, ssh://, file:// or git@host:path",
             );
         }
-        // `helper::address` would run a program of that name.
+        // `helper::address` would run a program with that name.
         let remote = lower.split_once(':').is_some_and(|(host, _)| host.contains('@') && !host.contains('/'));
         let repository = std::path::Path::new(&lower).extension().is_some_and(|end| end == "git");
         if !(known || remote || repository) {
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// No option, no refspec, no revision syntax: only a name.
+/// Accepts only names: no options, refspecs or revision syntax.
 fn is_reference(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(['-', '+', '/', '.'])
@@ -71,7 +71,7 @@ fn is_reference(name: &str) -> bool {
         && !name.contains("@{")
 }
 
-/// A URL as it may be shown and kept: no password, and no user of https, which may be a token.
+/// Removes secrets from a URL: the password, and for https also the user name, which may be a token.
 pub(super) fn redacted(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -82,7 +82,7 @@ pub(super) fn redacted(url: &str) -> String {
     }
 }
 
-/// Without the feature there is no reader for it.
+/// The error for sources that require the `import` feature.
 #[cfg(not(feature = "import"))]
 pub(super) fn not_built(place: &str) -> Error {
     let place = shorten(&redacted(place));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_apart() {
+    fn sources_are_recognized() {
         git("https://h/o/r", "https://h/o/r", None);
         git("https://h/o/r.git#v1.2", "https://h/o/r.git", Some("v1.2"));
         git("git@h:o/r.git#feature/x", "git@h:o/r.git", Some("feature/x"));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_an_option_or_a_program_is_refused() {
+    fn options_and_programs_are_refused() {
         for bad in [
             "",
             "-x.git",
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
+    fn passwords_are_redacted() {
         assert_eq!(redacted("https://me:secret@h/o/r"), "https://h/o/r");
         assert_eq!(redacted("https://token@h/o/r@x"), "https://h/o/r@x");
         assert_eq!(redacted("ssh://git:secret@h:22/o"), "ssh://git@h:22/o");

@@ -1,10 +1,10 @@
-//! Where a skill comes from and what was decided about it, in a file of its own: `.source`.
+//! Where a skill comes from and what was decided at import, stored in the file `.source`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The file, in the skill's folder.
+/// The name of the file in the skill's folder.
 pub const PROVENANCE_FILE: &str = ".source";
 
 /// How far a skill is trusted.
@@ -12,14 +12,14 @@ pub const PROVENANCE_FILE: &str = ".source";
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum TrustTier {
-    /// Nobody has looked at it.
+    /// Nobody has reviewed it.
     #[default]
     Unreviewed,
-    /// Somebody of the workspace stands for it.
+    /// A member of the workspace vouches for it.
     Workspace,
     /// A curated index lists it.
     Indexed,
-    /// It comes with the product.
+    /// It ships with the product.
     Bundled,
 }
 
@@ -27,7 +27,7 @@ impl TrustTier {
     /// All of them, from the least trusted.
     pub const ALL: &[Self] = &[Self::Unreviewed, Self::Workspace, Self::Indexed, Self::Bundled];
 
-    /// Its name, as it stands in `.source`.
+    /// The name of the tier, as stored in `.source`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -57,41 +57,41 @@ impl std::str::FromStr for TrustTier {
     }
 }
 
-/// What `.source` says, as TOML.
+/// The content of `.source`, stored as TOML.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Provenance {
-    /// The repository's URL, or the name of the folder or archive.
+    /// The URL of the repository, or the name of the folder or archive.
     pub source: String,
-    /// The commit, where one is known.
+    /// The commit, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// What an earlier `.source` in a local folder said of where it came from. Nobody vouches for it.
+    /// The source that an earlier `.source` in a local folder named. Unverified.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub claimed_source: Option<String>,
-    /// The category it was put into, where it was.
+    /// The category that the skill was put into, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// When it was imported, as RFC 3339.
+    /// When the skill was imported, as RFC 3339.
     pub installed_at: String,
-    /// Names of tools that were replaced by ours, as they were.
+    /// The original names of tools that were translated to ours.
     pub translated_tools: Vec<String>,
-    /// Names of tools that it may use and that we do not know.
+    /// Tools that the skill may use and that we do not know.
     pub missing_tools: Vec<String>,
-    /// Whether it has scripts and they came along.
+    /// Whether the skill has scripts and they were imported.
     pub scripts_imported: bool,
-    /// How far it is trusted.
+    /// How far the skill is trusted.
     pub trust_tier: TrustTier,
-    /// What it requires that can do harm; somebody agreed to it.
+    /// Dangerous capabilities that the skill requires and that were accepted.
     pub dangerous_capabilities: Vec<String>,
 }
 
 impl Provenance {
-    /// Reads a `.source`. Fields that are missing have defaults; those that are not known are passed over.
+    /// Parses a `.source` file. Missing fields have defaults; unknown fields are ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when it is no such TOML.
+    /// [`ErrorKind::InvalidInput`] if the content is not valid.
     pub fn parse(content: &[u8]) -> Result<Self> {
         let wrong = |why: String| {
             let message = format!("`{PROVENANCE_FILE}` cannot be read: {}", shorten(&why));
@@ -101,10 +101,10 @@ impl Provenance {
         toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))
     }
 
-    /// The file's text.
+    /// Formats the content of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`], which does not happen: every value has a form in TOML.
+    /// [`ErrorKind::Internal`]. This does not happen, because every value can be represented in TOML.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
     }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn provenance_round_trips() {
         let said = Provenance {
             claimed_source: None,
             source: "https://h/o/r \"x\"\n".to_owned(),

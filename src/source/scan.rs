@@ -1,4 +1,4 @@
-//! Walks local folders: where skills are, which files they have, and what these say of them.
+//! Walks local folders: finds skills, and reads their files and metadata.
 
 use std::collections::BTreeSet;
 use std::fs::{File, FileType};
@@ -17,31 +17,31 @@ use crate::manifest::skill_file_rank;
 use crate::path::{SkillPath, check_relative};
 use crate::skill::judge;
 
-/// What belongs to tools, not to skills.
+/// Files and folders of tools that are never part of a skill.
 pub(super) const NEVER: [&str; 4] = ["node_modules", "__pycache__", "__MACOSX", ".DS_Store"];
 
-/// A longer `SKILL.md` is no text for a model, and a longer `_meta.json` says nothing more.
+/// The maximum size of a `SKILL.md` or a `_meta.json`.
 const MAX_TEXT_BYTES: u64 = 10 * 1024 * 1024;
 
 /// A folder with a `SKILL.md`.
 #[derive(Debug)]
 pub(super) struct SkillFolder {
-    /// Its path below where the walk began; empty there.
+    /// The path relative to the start of the walk; empty for the start itself.
     pub(super) path: String,
     pub(super) folder: PathBuf,
-    /// A name on the way that no library can hold.
+    /// Why the path is not valid in a library, if it is not.
     pub(super) bad_name: Option<String>,
 }
 
-/// One walk through a source.
+/// A walk through a source.
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// What no link may lead out of; without links itself.
+    /// The canonical root of the source. Links must not lead outside of it.
     root: PathBuf,
     limits: Limits,
     entries: usize,
     pub(super) found: Vec<SkillFolder>,
-    /// Folders with a description, as they were found: path and file.
+    /// Folders with a description: the path of the folder, and the file.
     pub(super) descriptions: Vec<(String, PathBuf)>,
     pub(super) skipped: Vec<Skipped>,
 }
@@ -49,10 +49,10 @@ pub(super) struct Scan {
 /// An entry of a folder.
 struct FolderItem {
     name: String,
-    /// Why a library cannot hold this name.
+    /// Why the name is not valid in a library, if it is not.
     bad_name: Option<String>,
     path: PathBuf,
-    /// What it is itself: of a link, that it is one.
+    /// The type of the entry itself; links are not followed.
     kind: FileType,
 }
 
@@ -68,7 +68,7 @@ impl Scan {
         }
     }
 
-    /// Finds the skills below a folder. What lies in a skill belongs to it.
+    /// Finds the skills below a folder. Does not descend into skills.
     pub(super) fn find(&mut self, folder: &Path) -> Result<()> {
         self.descend(folder, "", 0, None)
     }
@@ -76,7 +76,7 @@ impl Scan {
     fn descend(&mut self, folder: &Path, path: &str, depth: usize, bad_name: Option<String>) -> Result<()> {
         let items = match self.list(folder) {
             Ok(items) => items,
-            // The start must be readable; of the rest it is said.
+            // The start must be readable; other unreadable folders are only reported.
             Err(error) if depth == 0 || error.kind() == ErrorKind::TooLarge => return Err(error),
             Err(error) => {
                 self.skip(path, error.message());
@@ -108,10 +108,10 @@ impl Scan {
         Ok(())
     }
 
-    /// All files of a skill, by name; or why the skill is refused.
+    /// Reads all files of a skill, sorted by name, or returns why the skill is refused.
     ///
     /// # Errors
-    /// When the source as a whole has too many entries.
+    /// If the source has too many entries in total.
     pub(super) fn collect(&mut self, skill: &SkillFolder) -> Result<Result<Vec<SourceFile>, String>> {
         let mut files = Vec::new();
         let refused = self.collect_below(&skill.folder, &skill.path, "", 0, &mut files)?;
@@ -119,7 +119,7 @@ impl Scan {
         Ok(refused.map_or(Ok(files), Err))
     }
 
-    /// Gives back why the skill is refused.
+    /// Returns the reason if the skill is refused.
     fn collect_below(
         &mut self,
         folder: &Path,
@@ -167,7 +167,7 @@ impl Scan {
         Ok(None)
     }
 
-    /// One file with its sum; or what is wrong with it.
+    /// Reads and hashes one file, or returns what is wrong with it.
     pub(super) fn take(&self, path: &Path, name: &str) -> Result<SourceFile, String> {
         let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
         let real = path.canonicalize().map_err(unreadable)?;
@@ -175,13 +175,13 @@ impl Scan {
             return Err("is a link that leads out of the source".to_owned());
         };
         let mut folders = inside.parent().into_iter().flatten().map(|folder| folder.to_string_lossy());
-        // The skill's own folder may lie anywhere; only a link can lead where the walk did not go.
+        // The skill's own folder may be anywhere. Only a link can lead to a folder that the walk skipped.
         let linked = path.symlink_metadata().map_err(unreadable)?.is_symlink();
         if linked && folders.any(|folder| is_skipped_folder(&folder)) {
             return Err("is a link into a folder that is left out".to_owned());
         }
         let meta = real.metadata().map_err(unreadable)?;
-        // Reading a pipe, a socket or a device may never end.
+        // Reading from a pipe, a socket or a device may block forever.
         if !meta.is_file() {
             return Err("is not a regular file".to_owned());
         }
@@ -198,7 +198,7 @@ impl Scan {
         Ok(SourceFile { name: name.to_owned(), size, sha256, content: FileContent::File(real) })
     }
 
-    /// The entries of a folder, by name.
+    /// Lists the entries of a folder, sorted by name.
     fn list(&mut self, folder: &Path) -> Result<Vec<FolderItem>> {
         let mut items = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(failed("list", folder))? {
@@ -228,7 +228,7 @@ impl Scan {
     }
 }
 
-/// `.git`, `.github`, caches.
+/// Whether a folder is skipped: `.git`, `.github`, caches.
 fn is_skipped_folder(name: &str) -> bool {
     name.starts_with('.') || NEVER.contains(&name)
 }
@@ -237,7 +237,7 @@ pub(super) fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
 }
 
-/// How much there is to read, and its SHA-256.
+/// Reads to the end and returns the size and the SHA-256.
 pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, Digest)> {
     let (mut buffer, mut size, mut sum) = (vec![0; 64 * 1024], 0, sha2::Sha256::new());
     loop {
@@ -253,7 +253,7 @@ pub(super) fn sum(mut reader: impl Read) -> std::io::Result<(u64, Digest)> {
     }
 }
 
-/// A skill that has this path, lies in it, or has it inside.
+/// Returns a skill whose path equals, contains or is inside of this path.
 pub(super) fn overlapping<'t>(taken: &'t BTreeSet<SkillPath>, path: &SkillPath) -> Option<&'t SkillPath> {
     let above = path.parents().chain([path.as_str()]).find_map(|above| taken.get(above));
     let inside = format!("{path}/");
@@ -262,7 +262,7 @@ pub(super) fn overlapping<'t>(taken: &'t BTreeSet<SkillPath>, path: &SkillPath) 
     above.or_else(|| next().filter(|other| other.as_str().starts_with(&inside)))
 }
 
-/// A skill from its files, and what it says of itself; or why it cannot be one.
+/// Creates a skill from its files, or returns why they are not a skill.
 pub(super) fn skill_of(
     path: SkillPath,
     folder: &Path,
@@ -278,7 +278,7 @@ pub(super) fn skill_of(
     Ok(SourceSkill { path, folder: folder.to_owned(), files, loaded, problems, registry })
 }
 
-/// What of a `_meta.json` can be understood.
+/// Parses a `_meta.json` leniently.
 fn registry(file: &SourceFile) -> Option<Registry> {
     if file.size > MAX_TEXT_BYTES {
         return None;

@@ -1,7 +1,7 @@
-//! Names of tools: what others call them, what we call them, and where a text speaks of one.
+//! Tool names: the mapping from the names of other agents to ours, and finding tool names in a text.
 //!
-//! A name is replaced only where it is nothing but a name: in `allowed-tools`, and as the whole of a code span or
-//! code block. `Read the file` and `Write(s) code` stay what they are.
+//! A name is replaced only if it cannot be anything else: in `allowed-tools`, and if it is the entire content
+//! of a code span or code block. `Read the file` and `Write(s) code` stay unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
@@ -22,30 +22,30 @@ pub const TOOL_NAMES: &[(&str, &str)] = &[
     ("NotebookEdit", "notebook_edit"),
 ];
 
-/// What a translated `SKILL.md` is like.
+/// A `SKILL.md` with translated tool names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Translated {
     pub(super) text: String,
-    /// The names that were replaced, as they were.
+    /// The original names that were replaced.
     pub(super) names: BTreeSet<String>,
 }
 
-/// Our name for a tool.
+/// Returns our name for a tool.
 fn ours(name: &str) -> Option<&'static str> {
     TOOL_NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
 }
 
-/// The tools of a manifest that nobody here knows, without what stands in their parentheses.
+/// Returns the tools of a manifest that we do not know, without their arguments in parentheses.
 pub(super) fn missing(manifest: &Manifest) -> BTreeSet<String> {
     let name = |tool: &String| tool.split('(').next().unwrap_or_default().trim().to_owned();
     let known = |name: &String| TOOL_NAMES.iter().any(|(theirs, ours)| theirs == name || ours == name);
     manifest.allowed_tools.iter().map(name).filter(|name| !name.is_empty() && !known(name)).collect()
 }
 
-/// Replaces the names of tools in a `SKILL.md`. `None` when there is nothing to replace, or when that would
-/// change anything else of what the skill says of itself.
+/// Replaces tool names in a `SKILL.md`. Returns `None` if there is nothing to replace, or if replacing would
+/// change any other property of the skill.
 pub(super) fn translate(text: &str, document: &Document, directory: &str) -> Option<Translated> {
-    // Both parts are found in the text by what was read from it, so that the reader's rules hold here too.
+    // Locate both parts by their parsed content, so that the parser's rules apply here too.
     let body = text
         .len()
         .checked_sub(document.body.len())
@@ -60,11 +60,11 @@ pub(super) fn translate(text: &str, document: &Document, directory: &str) -> Opt
     if fields == 0 || same_but_tools(&translated.text, document, directory) {
         return Some(translated);
     }
-    // The fields are written in a way that is not understood: only the body, then.
+    // The fields use a syntax that we do not handle, so translate only the body.
     replace(text, &found[fields..])
 }
 
-/// Whether a text still says the same, except for the names of tools.
+/// Whether a translated text has the same properties, except for tool names.
 fn same_but_tools(text: &str, before: &Document, directory: &str) -> bool {
     let Ok(after) = Document::load(text.as_bytes(), directory, "") else { return false };
     let (mut then, mut now) = (before.manifest.clone(), after.manifest);
@@ -86,7 +86,7 @@ fn renamed(tool: &str) -> String {
     ours(&tool[..end]).map_or_else(|| tool.to_owned(), |ours| format!("{ours}{}", &tool[end..]))
 }
 
-/// Puts our names where theirs are. `None` when there is nothing to do.
+/// Replaces the names in these ranges. Returns `None` if there is nothing to replace.
 fn replace(text: &str, found: &[Range<usize>]) -> Option<Translated> {
     let (mut out, mut names, mut at) = (String::with_capacity(text.len()), BTreeSet::new(), 0);
     for range in found {
@@ -101,7 +101,8 @@ fn replace(text: &str, found: &[Range<usize>]) -> Option<Translated> {
     (!names.is_empty()).then_some(Translated { text: out, names })
 }
 
-/// Finds names in the value of `allowed-tools`: text with spaces or commas, or a list of either style.
+/// Finds names in the value of `allowed-tools`: text separated by spaces or commas, or a list in block or
+/// flow style.
 fn in_fields(text: &str, frontmatter: Range<usize>, found: &mut Vec<Range<usize>>) {
     let mut at = frontmatter.start;
     let mut inside = false;
@@ -117,7 +118,7 @@ fn in_fields(text: &str, frontmatter: Range<usize>, found: &mut Vec<Range<usize>
     }
 }
 
-/// Whole words outside parentheses and comments.
+/// Finds words outside of parentheses and comments.
 fn words(line: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     let (mut depth, mut start) = (0usize, None);
     let mut before = ' ';
@@ -141,10 +142,10 @@ fn words(line: &str, offset: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Finds names that are the whole of a code span or a fenced block.
+/// Finds names that are the entire content of a code span or a fenced block.
 fn in_markdown(text: &str, body: usize, found: &mut Vec<Range<usize>>) {
     let (mut at, mut paragraph) = (body, body);
-    // The fence that is open: its character, its length, and where its content begins.
+    // The open fence: its character, its length, and where its content starts.
     let mut fence: Option<(char, usize, usize)> = None;
     for line in text[body..].split_inclusive('\n') {
         let next = at + line.len();
@@ -156,7 +157,7 @@ fn in_markdown(text: &str, body: usize, found: &mut Vec<Range<usize>>) {
                 fence = None;
                 paragraph = next;
             }
-            // Behind backticks that open a block there are no others.
+            // The info string of a backtick fence cannot contain backticks.
             (None, Some((c, length, rest))) if c != '`' || !rest.contains('`') => {
                 in_spans(text, paragraph..at, found);
                 fence = Some((c, length, next));
@@ -174,7 +175,7 @@ fn in_markdown(text: &str, body: usize, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// A line that opens or closes a block: its character, how many of them, and what follows.
+/// Parses a line that opens or closes a fenced block: its character, its length, and the rest of the line.
 fn fence_of(line: &str) -> Option<(char, usize, &str)> {
     let line = line.trim();
     let c = line.chars().next().filter(|c| matches!(c, '`' | '~'))?;
@@ -183,8 +184,8 @@ fn fence_of(line: &str) -> Option<(char, usize, &str)> {
     (count >= 3).then_some((c, count, rest.trim()))
 }
 
-/// Code spans of a paragraph. Where it ends is a guess, as lists and quotes end one too; so a span counts only
-/// when its own line, read alone, has it as well.
+/// Finds names in the code spans of a paragraph. The paragraph's end is a guess, because lists and block
+/// quotes also end one. So a span counts only if it is also a span of its line alone.
 fn in_spans(text: &str, paragraph: Range<usize>, found: &mut Vec<Range<usize>>) {
     let mut alone = HashSet::new();
     let mut at = paragraph.start;
@@ -196,7 +197,7 @@ fn in_spans(text: &str, paragraph: Range<usize>, found: &mut Vec<Range<usize>>) 
     found.extend(both.filter_map(|span| whole(text, span)));
 }
 
-/// What stands between equally long runs of backticks in a part of a text.
+/// Finds the content between backtick runs of equal length.
 fn spans(text: &str, part: Range<usize>) -> Vec<Range<usize>> {
     let offset = part.start;
     let bytes = &text.as_bytes()[part];
@@ -216,7 +217,7 @@ fn spans(text: &str, part: Range<usize>) -> Vec<Range<usize>> {
     while next < runs.len() {
         let (start, length) = runs[next];
         let from = start + length;
-        // An escaped backtick opens nothing, but those behind it do.
+        // An escaped backtick does not open a span, but the ones after it do.
         let length = length - usize::from(escaped(start));
         let same = by_length.get(&length).map_or(&[][..], Vec::as_slice);
         match same.get(same.partition_point(|index| *index <= next)) {
@@ -230,7 +231,7 @@ fn spans(text: &str, part: Range<usize>) -> Vec<Range<usize>> {
     spans
 }
 
-/// The name, when it is all there is, perhaps with parentheses behind it.
+/// Returns the range of the name if the span contains nothing else, except for optional parentheses.
 fn whole(text: &str, span: Range<usize>) -> Option<Range<usize>> {
     let start = span.end - text[span.clone()].trim_start().len();
     let text = text[span].trim();
@@ -242,7 +243,7 @@ fn whole(text: &str, span: Range<usize>) -> Option<Range<usize>> {
         depth += i32::from(c == '(') - i32::from(c == ')');
         depth == 0
     });
-    // One pair of parentheses around all that follows.
+    // A single pair of parentheses must enclose everything after the name.
     let balanced = close.map_or(0, |at| at + 1) == arguments.len();
     (balanced && !text.contains('\n')).then(|| start..start + end)
 }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_and_prose_stay() {
+    fn other_fields_and_prose_are_unchanged() {
         assert_eq!(
             translated(
                 "---\nname: x\ndescription: Bash\ntools: Bash\nmetadata:\n  allowed-tools: Bash\n---\nUse Bash.\n"
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_two_spans_is_prose() {
+    fn text_between_two_spans_is_prose() {
         body("`a` Bash `b`", "`a` Bash `b`");
         body("`a\nb` Bash `c`", "`a\nb` Bash `c`");
         body("- a`\n- b `c` Bash `d`", "- a`\n- b `c` Bash `d`");
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_nobody_knows_are_named() {
+    fn unknown_tools_are_reported() {
         let text =
             "---\nname: x\ndescription: d\nallowed-tools: Bash(git:*) shell_exec mcp__a__b Foo(x)\n---\nb";
         let document = Document::load(text.as_bytes(), "x", "SKILL.md").unwrap();

@@ -1,4 +1,4 @@
-//! A library as a local folder.
+//! Writing skills to a local folder.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -13,40 +13,40 @@ use crate::ambient::Ambient;
 use crate::error::{Error, ErrorKind, Result};
 use crate::path::{check_relative, parents};
 
-/// What happens to files that are there and say something else.
+/// What to do with existing files that have different content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Existing {
-    /// Nothing at all is written.
+    /// Fail and write nothing.
     #[default]
     Refuse,
-    /// They are replaced.
+    /// Replace them.
     Replace,
 }
 
-/// What was written.
+/// The result of [`write_folder`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FolderWritten {
     /// Skills among what was to be written.
     pub skills: u64,
-    /// Files that were written.
+    /// The number of files written.
     pub written: u64,
-    /// Files that were there already, with the same content.
+    /// The number of files that already existed with the same content.
     pub unchanged: u64,
-    /// The bytes that were written.
+    /// The number of bytes written.
     pub bytes: u64,
 }
 
-/// Writes skills into a folder, which is made when it is not there. Files that are in it besides stay.
+/// Writes skills to a folder and creates it if it does not exist. Other files in the folder are kept.
 ///
-/// Everything is looked at before anything is written. Each file appears as a whole or not at all. Links in the
-/// folder are not written through, wherever they lead.
+/// All paths are checked before anything is written. Each file appears completely or not at all. Symbolic
+/// links in the folder are never followed.
 ///
 /// # Errors
-/// [`ErrorKind::AlreadyExists`] when a file is there with other content, and [`Existing::Refuse`];
-/// [`ErrorKind::InvalidInput`] when a link, a folder or a file is in the way; [`ErrorKind::InvalidPath`] for
-/// names that no library has; what [`SourceFile::read`] may say.
+/// [`ErrorKind::AlreadyExists`] if a file exists with different content and `existing` is
+/// [`Existing::Refuse`]; [`ErrorKind::InvalidInput`] if a link, a folder or a file is in the way;
+/// [`ErrorKind::InvalidPath`] for names that are not valid in a library; the errors of [`SourceFile::read`].
 pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) -> Result<FolderWritten> {
     std::fs::create_dir_all(target).map_err(failed("make", target))?;
     let root = target.canonicalize().map_err(failed("open", target))?;
@@ -80,7 +80,7 @@ enum AtPath {
     Other,
 }
 
-/// What is at the place of a file, and whether it may be written there.
+/// Checks what exists at the path of a file, and whether it may be written there.
 fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Result<AtPath> {
     let Some(path) = place(root, name)? else { return Ok(AtPath::Nothing) };
     if !is_there(&path, Metadata::is_file, "not a file")? {
@@ -98,7 +98,7 @@ fn look(root: &Path, name: &str, file: &SourceFile, existing: Existing) -> Resul
         .with_hint("choose another folder, or allow replacing its files"))
 }
 
-/// Where a file belongs, when all folders above it are there and are folders; `None` when one is missing.
+/// Returns the path of a file, or `None` if a parent folder does not exist.
 fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     for folder in parents(name) {
         if !is_there(&root.join(folder), Metadata::is_dir, "not a folder")? {
@@ -108,7 +108,7 @@ fn place(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     Ok(Some(root.join(name)))
 }
 
-/// Whether something is there; an error when that is in the way: a link, or not what is `wanted`.
+/// Whether the path exists. Returns an error if it is a link or does not satisfy `wanted`.
 fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Result<bool> {
     let what = match path.symlink_metadata() {
         Ok(meta) if wanted(&meta) => return Ok(true),
@@ -124,13 +124,13 @@ fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Resu
 fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()> {
     let (folders, _) = name.rsplit_once('/').unwrap_or_default();
     let folder = root.join(folders);
-    // What is there and no folder is reported below.
+    // An existing path that is not a folder is reported below.
     if let Err(error) = std::fs::create_dir_all(&folder)
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
         return Err(failed("make", &folder)(error));
     }
-    // Again: a link may have come since everything was looked at.
+    // Check again: a link may have appeared since the first check.
     let Some(path) = place(root, name)? else {
         return Err(Error::new(
             ErrorKind::Conflict,
@@ -140,7 +140,7 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
     };
     let temporary = folder.join(format!(".skillfs-{}.tmp", Ambient::default().id()?));
     let result = put(&temporary, file).and_then(|()| {
-        // On a disk that knows no case, a file that was not there may be by now.
+        // On a case-insensitive filesystem, the file may exist by now.
         if !replace && path.symlink_metadata().is_ok() {
             let path = path.display();
             let message =
@@ -155,7 +155,7 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
     result
 }
 
-/// Writes all bytes to a new file, and to the disk before it gets its name.
+/// Writes a new file and syncs it to disk before it is renamed into place.
 fn put(path: &Path, file: &SourceFile) -> Result<()> {
     let bytes = file.read()?;
     let mut out = File::create_new(path).map_err(failed("write", path))?;

@@ -1,5 +1,5 @@
-//! Compressed tar archives. Extended headers are read here, within bounds, and not by the library: a name that
-//! one of them brings passes the same door as any other.
+//! Gzip-compressed tar archives. Extended headers are parsed here, with size limits, and not by the `tar`
+//! crate, so that names from extended headers go through the same checks as all others.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -10,12 +10,12 @@ use tar::{Archive, EntryType};
 
 use super::{Checked, EntryRefusal, Unpacker};
 
-/// No honest extended header is longer.
+/// The maximum size of an extended header.
 const MAX_HEADER_BYTES: u64 = 64 * 1024;
-/// What a tar archive spends on an entry that is empty: its header, and one for a long name.
+/// The size of an empty entry in a tar archive: its header, and another one for a long name.
 const ENTRY_BYTES: u64 = 2048;
 
-/// What extended headers say of the next entry.
+/// Values from extended headers that apply to the next entry.
 #[derive(Default)]
 struct Extended {
     name: Option<Vec<u8>>,
@@ -26,7 +26,7 @@ struct Extended {
 pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let limits = unpacker.limits;
     let most = limits.max_unpacked_bytes.saturating_add(limits.max_entries as u64 * ENTRY_BYTES);
-    // What is behind the content counts too: empty entries and padding are packed best of all.
+    // Bytes outside of file contents count as well: empty entries and padding compress best of all.
     let ratio = unpacker
         .packed
         .saturating_mul(limits.max_ratio)
@@ -35,7 +35,7 @@ pub(super) fn unpack(file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let (inner, stopped) = (MultiGzDecoder::new(BufReader::new(file)), Cell::new(false));
     let mut archive = Archive::new(Bounded { inner, left: most.min(ratio), stopped: &stopped });
     match entries(&mut archive, unpacker).and_then(|()| rest(archive.into_inner())) {
-        // The bound was hit inside the library: say that, and not what it made of it.
+        // The limit was reached inside the `tar` crate. Report the limit rather than the crate's error.
         Err(EntryRefusal::Broken(_)) if stopped.get() => {
             Err(EntryRefusal::TooLarge("it unpacks to more than the limits allow".to_owned()))
         }
@@ -70,7 +70,7 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
                 for (key, value) in pax(&mut entry, size)? {
                     match key.as_str() {
                         "path" => next.name = Some(value),
-                        // What is no number is not the size that the header says.
+                        // A size that is not a number never equals the size in the header.
                         "size" => {
                             next.size = Some(String::from_utf8_lossy(&value).parse().unwrap_or(u64::MAX));
                         }
@@ -96,7 +96,7 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
         let said = std::mem::take(&mut next);
         let raw = said.name.unwrap_or_else(|| header.path_bytes().into_owned());
         let refused = |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(&raw), problem));
-        // The better reason first.
+        // Check the name first, because a bad name is a more helpful reason.
         super::parse(&raw)?;
         if said.sparse || header.entry_type() == EntryType::GNUSparse {
             return refused("is a sparse file, which is not supported");
@@ -105,7 +105,7 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
             return refused("has two sizes");
         }
         match header.entry_type() {
-            // In old archives a folder is a file whose name ends in a slash.
+            // In old archives, a folder is a file whose name ends in a slash.
             EntryType::Regular if raw.ends_with(b"/") && size == 0 => unpacker.folder(&raw)?,
             EntryType::Regular => unpacker.file(&raw, size, &mut entry)?,
             EntryType::Directory if size == 0 => unpacker.folder(&raw)?,
@@ -118,7 +118,8 @@ fn entries<R: Read>(archive: &mut Archive<R>, unpacker: &mut Unpacker) -> Checke
     Ok(())
 }
 
-/// Behind the end there may be nothing but padding. Reading it also checks the sum of the compressed data.
+/// Checks that only padding follows the end of the archive. Reading to the end also verifies the gzip
+/// checksum.
 fn rest(mut reader: impl Read) -> Checked<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -132,7 +133,7 @@ fn rest(mut reader: impl Read) -> Checked<()> {
     }
 }
 
-/// A short header, whole.
+/// Reads a complete extended header.
 fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
     if size > MAX_HEADER_BYTES {
         let message = format!("it has a header of {size} bytes; the limit is {MAX_HEADER_BYTES}");
@@ -146,7 +147,8 @@ fn small(entry: &mut impl Read, size: u64) -> Checked<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The records `length key=value\n` of an extended header, by their lengths: a value may hold line breaks.
+/// Parses the `length key=value\n` records of an extended header. Records are split by length, because a
+/// value may contain line breaks.
 fn pax(entry: &mut impl Read, size: u64) -> Checked<Vec<(String, Vec<u8>)>> {
     let bytes = small(entry, size)?;
     records(&bytes).ok_or_else(|| EntryRefusal::Broken("an extended header cannot be read".to_owned()))
@@ -166,7 +168,7 @@ fn records(mut bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
     Some(records)
 }
 
-/// Ends with an error where the bound is, and says that it was this one.
+/// A reader that fails once a limit is exceeded, and records that it did.
 struct Bounded<'s, R> {
     inner: R,
     left: u64,
@@ -176,7 +178,7 @@ struct Bounded<'s, R> {
 impl<R: Read> Read for Bounded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if self.left == 0 {
-            // Only when there is more is there too much.
+            // Reaching the limit is fine if there is no more data.
             if self.inner.read(&mut [0])? == 0 {
                 return Ok(0);
             }
@@ -197,7 +199,7 @@ mod tests {
         let one = |key: &str, value: &str| (key.to_owned(), value.as_bytes().to_vec());
         assert_eq!(records(b"").unwrap(), []);
         assert_eq!(records(b"12 path=abc\n").unwrap(), [one("path", "abc")]);
-        // A line break in a value does not begin a record.
+        // A line break in a value does not start a new record.
         assert_eq!(records(b"20 comment=\n7 a=../\n").unwrap(), [one("comment", "\n7 a=../")]);
         for bad in [
             &b"x"[..],

@@ -1,5 +1,5 @@
-//! Zip archives. Two things in them can name an entry, and readers differ on which they believe: so both must
-//! say the same.
+//! Zip archives. Entries are described both in the central directory and in local headers, and readers
+//! disagree on which one to believe, so both must agree.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,15 +9,15 @@ use zip::{CompressionMethod, ZipArchive};
 
 use super::{Checked, EntryRefusal, Unpacker};
 
-/// The record at the end, without its comment.
+/// The size of the end-of-central-directory record, without its comment.
 const END_BYTES: usize = 22;
 const END: [u8; 4] = *b"PK\x05\x06";
 const RECORD: [u8; 4] = *b"PK\x01\x02";
-/// 50,000 entries with long names have a tenth of that.
+/// The maximum size of the central directory. 50,000 entries with long names need a tenth of this.
 const MAX_TABLE_BYTES: u64 = 64 * 1024 * 1024;
-/// What points to the end record of archives that are larger than the format was made for.
+/// The signature of the zip64 end-of-central-directory locator.
 const END_64: [u8; 4] = *b"PK\x06\x07";
-/// The kind of file in a Unix mode, and the ordinary ones.
+/// The file type bits of a Unix mode, and their values for the types that are recognized.
 const KIND: u32 = 0o170_000;
 const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -33,7 +33,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
     let config = Config { archive_offset: ArchiveOffset::Known(0) };
     let mut archive = ZipArchive::with_config(config, file).map_err(EntryRefusal::broken)?;
     for raw in archive.file_names_raw() {
-        // The better reason first: what is wrong with a name says more than that two records differ.
+        // Check the names first: a bad name is a more helpful reason than a mismatch between headers.
         super::parse(raw)?;
     }
     if archive.has_duplicate_names() || archive.len() < end.entries {
@@ -67,7 +67,7 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
         unpacker.count()?;
         let entry = archive.by_index(index).map_err(EntryRefusal::broken)?;
         let raw = entry.name_raw().to_vec();
-        // A second name in an extra field would be believed by some readers only.
+        // Only some readers honor a second name in an extra field.
         let refused = |problem: &str| Err(EntryRefusal::entry(&String::from_utf8_lossy(&raw), problem));
         if entry.name().map_err(EntryRefusal::broken)?.as_bytes() != raw {
             return refused("has two names, or a name that is not UTF-8");
@@ -83,21 +83,22 @@ pub(super) fn unpack(mut file: File, unpacker: &mut Unpacker) -> Checked<()> {
     Ok(())
 }
 
-/// What the end of the archive says of it.
+/// The end-of-central-directory record.
 struct End {
     entries: usize,
     directory: u64,
     length: u64,
 }
 
-/// A number as it stands in records; zero where the record has ended.
+/// Reads a little-endian number; zero past the end of the record.
 fn number(record: &[u8], from: usize, length: usize) -> u64 {
     let bytes = record.get(from..from + length).unwrap_or_default();
     bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
 impl End {
-    /// Exactly one end record, at the very end, right behind the table of contents.
+    /// Reads the end-of-central-directory record. There must be exactly one, at the end of the file and
+    /// directly after the central directory.
     fn read(file: &mut File, size: u64) -> Checked<Self> {
         let tail = size.min((END_BYTES + usize::from(u16::MAX) + 20) as u64);
         file.seek(SeekFrom::Start(size - tail)).map_err(EntryRefusal::broken)?;
@@ -130,8 +131,8 @@ impl End {
         Ok(Self { entries: all as usize, directory, length })
     }
 
-    /// The table has as many records as the end says, one behind the other, and none of them has its sizes or its
-    /// place somewhere else.
+    /// Checks that the central directory has exactly the declared number of contiguous records, and that no
+    /// record uses zip64 fields.
     fn check_table(&self, file: &mut File) -> Checked<()> {
         if self.length > MAX_TABLE_BYTES {
             return Err(EntryRefusal::TooLarge(format!(
