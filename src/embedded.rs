@@ -1,8 +1,8 @@
-//! The embedded store: the S3 protocol in this process, over one file or in memory.
+//! The embedded store: an in-process S3 server that stores its data in one file or in memory.
 //!
-//! It answers the real `aws-sdk-s3`, so that whatever works here works on S3. It is for laptops,
-//! demonstrations and tests, and holds one machine's data; it checks signatures against one fixed
-//! key and knows no users.
+//! It speaks the S3 protocol to the real `aws-sdk-s3`, so that code that works here also works on S3. It is
+//! meant for local development, demos and tests. It checks signatures against one fixed key and has no users
+//! or permissions.
 
 mod conditions;
 mod db;
@@ -28,19 +28,20 @@ use self::db::{Db, OpenError};
 use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Result, shorten};
 
-/// The access key that an embedded store accepts.
+/// The access key ID that an embedded store accepts.
 pub const ACCESS_KEY_ID: &str = "embedded";
-/// Its secret, which protects nothing: the store is reached from this process or from loopback.
+/// The matching secret key. It protects nothing: the store is only reachable from this process or over
+/// loopback.
 pub const SECRET_ACCESS_KEY: &str = "embedded-secret";
 
-/// The file in the directory that is given to [`Embedded::open`].
+/// The database file in the directory that is passed to [`Embedded::open`].
 const FILE_NAME: &str = "skillfs.redb";
 
-/// How long a second process waits for the first to end: a command line is done in less.
-const WAIT_FOR_THE_OTHER: Duration = Duration::from_secs(2);
-const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// How long a second process waits for the first one to close the store. Most commands finish sooner.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(25);
 
-/// A small S3 server without a socket. Cloning it is cheap; all clones are one store.
+/// An S3 server without a socket. Clones are cheap and share the same store.
 #[derive(Clone)]
 pub struct Embedded {
     db: Arc<Db>,
@@ -48,28 +49,28 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// An empty store that is gone with its last clone.
+    /// Creates an empty store that is dropped with its last clone.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] when there is no memory for it.
+    /// [`ErrorKind::Internal`] if there is not enough memory.
     pub fn in_memory() -> Result<Self> {
         let db = Db::in_memory().map_err(|e| not_opened("memory", e))?;
         Ok(Self::over(db))
     }
 
-    /// Whether a directory holds a store.
+    /// Whether a directory contains a store.
     #[must_use]
     pub fn is_in(directory: impl AsRef<Path>) -> bool {
         directory.as_ref().join(FILE_NAME).is_file()
     }
 
-    /// Opens the store in a directory, and makes both when they are not there.
+    /// Opens the store in a directory. Creates the directory and the store if they do not exist.
     ///
-    /// One process at a time has it open. A second one waits two seconds, then gives up.
+    /// Only one process can have a store open. A second one waits two seconds, then gives up.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] when another process has it open or it cannot be made,
-    /// [`ErrorKind::Corrupt`] when the file is no store.
+    /// [`ErrorKind::Unavailable`] if another process has it open or it cannot be created,
+    /// [`ErrorKind::Corrupt`] if the file is not a store.
     pub async fn open(directory: impl AsRef<Path>) -> Result<Self> {
         let directory = directory.as_ref().to_owned();
         let name = directory.display().to_string();
@@ -77,7 +78,7 @@ impl Embedded {
             return Err(Error::new(ErrorKind::InvalidInput, format!("`{name}` is a file, not a directory"))
                 .with_hint("name the directory of the store; it is created if it does not exist"));
         }
-        let deadline = Instant::now() + WAIT_FOR_THE_OTHER;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         loop {
             let directory = directory.clone();
             let opened = tokio::task::spawn_blocking(move || {
@@ -88,7 +89,9 @@ impl Embedded {
             .unwrap_or(Err(OpenError::Damaged));
             match opened {
                 Ok(db) => return Ok(Self::over(db)),
-                Err(OpenError::InUse) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+                Err(OpenError::InUse) if Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY_INTERVAL).await;
+                }
                 Err(error) => return Err(not_opened(&name, error)),
             }
         }
@@ -101,17 +104,17 @@ impl Embedded {
         Self { db, service: builder.build() }
     }
 
-    /// Sets the clock ahead by which the store dates what is written from now on: for tests of what time does.
+    /// Advances the clock that sets the modification times of later writes. For tests.
     #[doc(hidden)]
     pub fn advance_clock(&self, by: Duration) {
         self.db.advance(by.as_secs());
     }
 
-    /// Makes a bucket; one that is there stays as it is.
+    /// Creates a bucket. An existing bucket is left unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when S3 would not take the name, [`ErrorKind::Unavailable`] when
-    /// the file cannot be written.
+    /// [`ErrorKind::InvalidInput`] if S3 would reject the name, [`ErrorKind::Unavailable`] if the file cannot
+    /// be written.
     pub async fn create_bucket(&self, bucket: &str) -> Result<()> {
         if !s3s::path::check_bucket_name(bucket) {
             return Err(Error::new(
@@ -124,19 +127,19 @@ impl Embedded {
         self.db.run(move |db| db.create_bucket(&bucket)).await.map_err(not_written)
     }
 
-    /// Puts an object straight into the store, past every mount: for sample data and tests.
+    /// Puts an object directly into the store, bypassing all mounts. For sample data and tests.
     ///
     /// # Errors
-    /// As [`Embedded::put_all`].
+    /// The same as [`Embedded::put_all`].
     pub async fn put(&self, bucket: &str, key: &str, content: impl Into<Bytes>) -> Result<()> {
         self.put_all(bucket, [(key.to_owned(), content.into())]).await
     }
 
-    /// Puts objects straight into the store, past every mount: all of them at once, or none.
+    /// Puts objects directly into the store, bypassing all mounts: all of them atomically, or none.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] when a key is empty or longer than 1,024 bytes,
-    /// [`ErrorKind::Unavailable`] when there is no such bucket or the file cannot be written.
+    /// [`ErrorKind::InvalidInput`] if a key is empty or longer than 1,024 bytes, [`ErrorKind::Unavailable`]
+    /// if the bucket does not exist or the file cannot be written.
     pub async fn put_all(
         &self,
         bucket: &str,
@@ -172,8 +175,8 @@ impl Embedded {
         self.db.run(move |db| db.put_all(&bucket, &objects, overwrite)).await.map_err(not_written)
     }
 
-    /// Serves the store on a listener, until `shutdown` resolves: for tools that are no part of
-    /// this process. Bind the listener to loopback.
+    /// Serves the store on a listener until `shutdown` resolves, for programs other than this process. Bind
+    /// the listener to loopback.
     pub async fn serve(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         loop {
@@ -182,11 +185,11 @@ impl Embedded {
                 accepted = listener.accept() => accepted,
             };
             let Ok((socket, _)) = accepted else {
-                // Out of file descriptors, most likely: give the others time to end.
-                tokio::time::sleep(LOOK_AGAIN).await;
+                // Most likely out of file descriptors: give other connections time to finish.
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 continue;
             };
-            // Without it every small answer waits 40 ms for the client's acknowledgement.
+            // Otherwise, every small response waits 40 ms for the client's delayed acknowledgment.
             let _ = socket.set_nodelay(true);
             let service = self.service.clone();
             tokio::spawn(async move {

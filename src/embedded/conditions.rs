@@ -1,6 +1,7 @@
-//! Conditional requests: `If-Match`, `If-None-Match` and the conditions on times.
+//! Conditional requests: `If-Match`, `If-None-Match`, and the conditions on modification times.
 //!
-//! Reads evaluate them in the order of RFC 9110; of writes, S3 takes `If-Match` and `If-None-Match: *` only.
+//! Reads evaluate them in the order of RFC 9110. Writes support only `If-Match` and `If-None-Match: *`, as on
+//! S3.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use s3s::dto::{ETagCondition, Timestamp, TimestampFormat};
@@ -9,7 +10,7 @@ use s3s::{S3Result, s3_error};
 use super::db::{Record, Refusal};
 use super::headers::modified;
 
-/// The conditions of a request on what it reads, in the order of RFC 9110.
+/// The conditions of a read, in the order of RFC 9110.
 pub(super) struct Conditions {
     pub(super) if_match: Option<ETagCondition>,
     pub(super) if_none_match: Option<ETagCondition>,
@@ -18,7 +19,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Those of the headers whose names begin with `prefix`: copies have conditions on their source, too.
+    /// Parses the headers whose names begin with `prefix`. A copy also has conditions on its source.
     pub(super) fn of(headers: &HeaderMap, prefix: &str) -> S3Result<Self> {
         let header = |name: &str| headers.get(format!("{prefix}{name}")).map(HeaderValue::as_bytes);
         let wrong = || s3_error!(InvalidArgument, "the condition is malformed");
@@ -39,7 +40,7 @@ impl Conditions {
 
     pub(super) fn check(&self, record: &Record) -> S3Result<()> {
         match (&self.if_match, &self.if_unmodified_since) {
-            (Some(condition), _) if !strongly(condition, record) => {
+            (Some(condition), _) if !matches_strongly(condition, record) => {
                 return Err(s3_error!(PreconditionFailed));
             }
             (None, Some(since)) if modified(record) > *since => return Err(s3_error!(PreconditionFailed)),
@@ -61,7 +62,7 @@ impl Conditions {
     }
 }
 
-/// What must hold of the object that is there when a write is to take effect.
+/// Returns a check that the existing object must pass for a write to take effect.
 pub(super) fn write_condition(
     if_match: Option<ETagCondition>,
     if_none_match: Option<ETagCondition>,
@@ -72,11 +73,11 @@ pub(super) fn write_condition(
     Ok(move |old: Option<&Record>| match (old, if_match, if_none_match) {
         (Some(_), _, Some(_)) => Err(Refusal::Precondition),
         (None, Some(_), _) => Err(Refusal::NoSuchKey),
-        (Some(old), Some(condition), _) if !strongly(&condition, old) => Err(Refusal::Precondition),
+        (Some(old), Some(condition), _) if !matches_strongly(&condition, old) => Err(Refusal::Precondition),
         _ => Ok(()),
     })
 }
 
-pub(super) fn strongly(condition: &ETagCondition, record: &Record) -> bool {
+pub(super) fn matches_strongly(condition: &ETagCondition, record: &Record) -> bool {
     condition.as_etag().is_none_or(|tag| tag.as_strong() == Some(record.etag.as_str()))
 }

@@ -1,6 +1,6 @@
-//! Objects in a `redb` file: one write at a time, each acknowledged only when it is on disk.
+//! Objects in a `redb` file. Writes are serialized, and each is acknowledged only after it is durable.
 //!
-//! All functions block; [`Db::run`] takes them off the runtime.
+//! All functions block; [`Db::run`] runs them off the async runtime.
 
 mod listing;
 
@@ -17,30 +17,31 @@ use redb::{
 };
 use s3s::crypto::{Checksum as _, Md5};
 
-pub(super) use self::listing::{ListItem, ListQuery, behind_key};
+pub(super) use self::listing::{ListItem, ListQuery, successor_of_key};
 use crate::ambient::{Ambient, unix_seconds};
 
-/// Values lie in pieces of this size, so that no reader or writer holds a whole one.
+/// Content is split into chunks of this size, so that no reader or writer has an entire object in memory.
 pub(super) const CHUNK_BYTES: usize = 256 * 1024;
-/// An empty object has no chunks, and this as their owner.
+/// The owner of an empty object, which has no chunks.
 pub(super) const NO_CHUNKS: u64 = 0;
 
-/// Owner of the chunks, size, seconds since 1970, ETag, then attributes as name and value.
+/// Owner of the chunks, size, modification time in Unix seconds, ETag, and attributes as name and value.
 type Row<'a> = (u64, u64, u64, &'a str, Vec<(&'a str, &'a str)>);
 
 const BUCKETS: TableDefinition<'_, &str, u64> = TableDefinition::new("buckets");
-/// `bucket NUL key`: no bucket has a NUL in its name.
+/// The key is `bucket NUL key`; bucket names cannot contain a NUL.
 const OBJECTS: TableDefinition<'_, &[u8], Row<'_>> = TableDefinition::new("objects");
 const CHUNKS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("chunks");
-/// Owners of chunks whose object is not there yet. What a killed process left here goes at the next start.
+/// Owners of chunks whose object does not exist yet. Those that a killed process left are deleted at the next
+/// start.
 const PENDING: TableDefinition<'_, u64, ()> = TableDefinition::new("pending");
-/// Of an object that came in parts: the owner and the size of each part's chunks, in order.
+/// For an object that was uploaded in parts: the owner and size of each part's chunks, in order.
 const SEGMENTS: TableDefinition<'_, u64, Vec<(u64, u64)>> = TableDefinition::new("segments");
 
-/// Headers that are kept with an object, as name and value.
+/// Headers that are stored with an object, as name and value.
 pub(super) type Attributes = Vec<(String, String)>;
 
-/// Why a file was not opened.
+/// Why a file could not be opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
     InUse,
@@ -60,17 +61,17 @@ pub(super) enum DbError {
     Storage(#[from] redb::Error),
     #[error("the upload was abandoned")]
     Gone,
-    /// `redb` panics on some damages.
+    /// `redb` panics on some kinds of damage.
     #[error("the file is damaged")]
     Damaged,
 }
 
-/// A condition that did not hold.
+/// A failed precondition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// 412.
     Precondition,
-    /// 404: `If-Match` on a key that is not there.
+    /// 404: `If-Match` on a key that does not exist.
     NoSuchKey,
 }
 
@@ -85,7 +86,7 @@ macro_rules! storage_errors {
 }
 storage_errors!(redb::TransactionError, redb::TableError, StorageError, redb::CommitError);
 
-/// What is known of an object.
+/// The metadata of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
     owner: u64,
@@ -96,12 +97,13 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Its MD5 is its ETag, as on S3.
+    /// Creates a record. The ETag is the MD5 of the content, as on S3.
     pub(super) fn new(owner: u64, size: u64, md5: [u8; 16], attributes: Attributes, modified: u64) -> Self {
         Self { owner, size, modified, etag: hex::encode(md5), attributes }
     }
 
-    /// Made of parts: the ETag is the MD5 of their MD5s, and tells how many they were.
+    /// Creates the record of a multipart object. The ETag is the MD5 of the parts' MD5s, followed by their
+    /// number.
     fn of_parts(owner: u64, parts: &[StoredPart], attributes: Attributes, modified: u64) -> Self {
         let mut md5 = Md5::new();
         for part in parts {
@@ -129,7 +131,7 @@ impl Record {
     }
 }
 
-/// A part of an object that is not there yet: chunks that were written ahead.
+/// A stored part of an object that does not exist yet.
 #[derive(Debug, Clone)]
 pub(super) struct StoredPart {
     pub(super) owner: u64,
@@ -146,7 +148,7 @@ impl StoredPart {
 pub(super) struct Db {
     database: Database,
     next_owner: AtomicU64,
-    /// How many seconds its clock is ahead of the machine's.
+    /// How many seconds the store's clock is ahead of the system clock.
     ahead: AtomicU64,
 }
 
@@ -182,7 +184,7 @@ impl Db {
         }
     }
 
-    /// Drops what a killed process did not finish, and tells the last owner.
+    /// Deletes what a killed process did not finish, and returns the highest owner in use.
     fn clean_up(&self) -> Result<u64, DbError> {
         self.write(|tables| {
             loop {
@@ -196,7 +198,7 @@ impl Db {
         })
     }
 
-    /// Makes a change in one durable transaction. A change that fails leaves everything as it was.
+    /// Applies a change in one durable transaction. If the change fails, nothing is modified.
     fn write<T>(&self, change: impl FnOnce(&mut Tables<'_>) -> Result<T, DbError>) -> Result<T, DbError> {
         let write = self.database.begin_write()?;
         let done = change(&mut Tables::open(&write)?)?;
@@ -204,18 +206,18 @@ impl Db {
         Ok(done)
     }
 
-    /// The time by its own clock, in whole seconds, as S3 has them.
+    /// The current time of the store's clock, in whole seconds, as on S3.
     pub(super) fn now(&self) -> u64 {
         let machine = unix_seconds(Ambient::default().now());
         machine + self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Sets the clock ahead.
+    /// Advances the clock.
     pub(super) fn advance(&self, seconds: u64) {
         self.ahead.fetch_add(seconds, Ordering::Relaxed);
     }
 
-    /// Runs a blocking function off the runtime.
+    /// Runs a blocking function off the async runtime.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T, DbError> + Send + 'static,
@@ -242,7 +244,7 @@ impl Db {
         }
     }
 
-    /// The record and its content as of now: later writes do not change what this reader sees.
+    /// Returns a consistent snapshot of an object: later writes do not affect it.
     pub(super) fn snapshot(
         &self,
         bucket: &str,
@@ -260,7 +262,7 @@ impl Db {
         Ok(Some((record, StoredContent { segments, chunks: read.open_table(CHUNKS)? })))
     }
 
-    /// Many small objects in one transaction.
+    /// Writes many small objects in one transaction.
     pub(super) fn put_all(
         &self,
         bucket: &str,
@@ -284,7 +286,7 @@ impl Db {
         })
     }
 
-    /// Deletes keys in one transaction, each if `condition` holds for what is there now.
+    /// Deletes keys in one transaction, each if `condition` accepts the existing record.
     pub(super) fn delete(
         &self,
         bucket: &str,
@@ -308,10 +310,11 @@ impl Db {
         })
     }
 
-    /// Writes chunks of an object that is not there yet, unseen by readers.
+    /// Writes chunks of an object that does not exist yet; readers do not see them.
     pub(super) fn write_ahead(&self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
         let mut write = self.database.begin_write()?;
-        // It counts only once the object is there; that transaction makes all durable.
+        // Durability is not needed here: the transaction that creates the object makes the chunks durable
+        // too.
         write.set_durability(Durability::None).map_err(redb::Error::from)?;
         write.open_table(PENDING)?.insert(owner, ())?;
         Tables::open(&write)?.insert(owner, first, bytes)?;
@@ -319,9 +322,10 @@ impl Db {
         Ok(())
     }
 
-    /// Takes back what was written ahead.
+    /// Deletes chunks that were written ahead.
     pub(super) fn abandon(&self, owner: u64) -> Result<(), DbError> {
-        // An object may have taken it over, though its caller went away. Then nobody waits for the disk.
+        // An object may already own the chunks even though its caller was canceled. Check that first, to
+        // avoid a durable transaction.
         if self.database.begin_read()?.open_table(PENDING)?.get(owner)?.is_none() {
             return Ok(());
         }
@@ -331,8 +335,7 @@ impl Db {
         })
     }
 
-    /// Makes an object appear that came in parts, whole and durable, if `condition` holds for what is
-    /// there now.
+    /// Creates a multipart object, atomically and durably, if `condition` accepts the existing record.
     pub(super) fn put_parts(
         &self,
         (bucket, key): (&str, &str),
@@ -356,8 +359,8 @@ impl Db {
         Ok(record)
     }
 
-    /// Makes an object appear, whole and durable, if `condition` holds for what is there now.
-    /// `rest` are its chunks from number `first` on; those before were written ahead.
+    /// Creates an object, atomically and durably, if `condition` accepts the existing record. `rest` has the
+    /// chunks from number `first` on; earlier ones were written ahead.
     pub(super) fn put(
         &self,
         (bucket, key): (&str, &str),
@@ -370,7 +373,7 @@ impl Db {
             tables.replace(&object_key(bucket, key), record, condition)?;
             tables.insert(record.owner, first, rest)?;
             let pending = tables.pending.remove(record.owner)?.is_some();
-            // Without what was written ahead this would be half an object.
+            // Without the chunks that were written ahead, the object would be incomplete.
             if first > 0 && !pending { Err(DbError::Gone) } else { Ok(()) }
         })
     }
@@ -380,15 +383,15 @@ impl Db {
     }
 }
 
-/// The content of one object at one moment.
+/// A snapshot of an object's content.
 pub(super) struct StoredContent {
-    /// Owner and size of each, in order; one only, unless the object came in parts.
+    /// The owner and size of each segment, in order; a single one unless the object was uploaded in parts.
     segments: Vec<(u64, u64)>,
     chunks: ReadOnlyTable<(u64, u64), &'static [u8]>,
 }
 
 impl StoredContent {
-    /// The bytes of one chunk that lie in `range`, where `range.start` decides which chunk.
+    /// Reads from one chunk: the bytes from `range.start` to the end of the chunk or of the range.
     pub(super) fn piece(&self, range: &Range<u64>) -> Result<Bytes, DbError> {
         let size = CHUNK_BYTES as u64;
         let mut before = 0;
@@ -412,7 +415,7 @@ impl StoredContent {
     }
 }
 
-/// All tables, inside one transaction.
+/// All tables in one transaction.
 struct Tables<'t> {
     buckets: Table<'t, &'static str, u64>,
     objects: Table<'t, &'static [u8], Row<'static>>,
@@ -422,7 +425,7 @@ struct Tables<'t> {
 }
 
 impl<'t> Tables<'t> {
-    /// Makes the tables that are not there yet.
+    /// Opens all tables and creates missing ones.
     fn open(write: &'t WriteTransaction) -> Result<Self, DbError> {
         Ok(Self {
             buckets: write.open_table(BUCKETS)?,
@@ -437,7 +440,7 @@ impl<'t> Tables<'t> {
         Ok(self.objects.get(full)?.map(|row| Record::from_row(row.value())))
     }
 
-    /// Puts a record in the place of the one that is there, whose content goes, if `condition` holds for it.
+    /// Replaces a record and deletes the old content, if `condition` accepts the old record.
     fn replace(
         &mut self,
         full: &[u8],
@@ -450,7 +453,7 @@ impl<'t> Tables<'t> {
         self.remove(old.map_or(NO_CHUNKS, |old| old.owner))
     }
 
-    /// Adds chunks from number `first` on.
+    /// Inserts chunks, starting with number `first`.
     fn insert(&mut self, owner: u64, first: u64, bytes: &[u8]) -> Result<(), DbError> {
         for (number, chunk) in (first..).zip(bytes.chunks(CHUNK_BYTES)) {
             self.chunks.insert((owner, number), chunk)?;
@@ -458,7 +461,7 @@ impl<'t> Tables<'t> {
         Ok(())
     }
 
-    /// Removes the content of an owner.
+    /// Deletes the content of an owner.
     fn remove(&mut self, owner: u64) -> Result<(), DbError> {
         if owner == NO_CHUNKS {
             return Ok(());
@@ -492,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_abandoned_is_gone() {
+    fn abandoned_chunks_are_deleted() {
         let db = Db::in_memory().unwrap();
         db.write_ahead(7, 0, &vec![7; 3 * CHUNK_BYTES]).unwrap();
         assert_eq!(db.chunks(), 3);
@@ -506,7 +509,7 @@ mod tests {
         let file = directory.path().join("db");
         let db = Db::open(&file).unwrap();
         db.write_ahead(7, 0, &vec![7; 3 * CHUNK_BYTES]).unwrap();
-        // Another writer's commit makes the chunks durable.
+        // The commit of another writer makes the chunks durable.
         db.create_bucket("bucket").unwrap();
         assert_eq!(db.chunks(), 3);
         drop(db);
@@ -516,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_never_used_twice() {
+    fn owners_are_never_reused() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("db");
         for round in 0..3 {

@@ -1,7 +1,7 @@
-//! Between the records of the store and the headers of S3.
+//! Conversion between stored records and S3 headers.
 //!
-//! Content headers and user metadata are kept with an object and come back with every read; checksums are computed
-//! and compared; ETags and times are those of the record.
+//! Content headers and user metadata are stored with an object and returned by every read. Checksums are
+//! computed and verified. ETags and modification times come from the record.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -19,22 +19,22 @@ pub(super) const CHECKSUMS: [&str; 5] = [
     "x-amz-checksum-sha256",
 ];
 pub(super) const CONTENT_TYPE: &str = "content-type";
-/// What S3 says of an object whose writer did not say.
+/// The content type that S3 reports for an object that was written without one.
 const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 pub(super) const CONTENT_ENCODING: &str = "content-encoding";
 pub(super) const CONTENT_LANGUAGE: &str = "content-language";
 pub(super) const CONTENT_DISPOSITION: &str = "content-disposition";
 pub(super) const CACHE_CONTROL: &str = "cache-control";
-/// Headers of a write that come back with every read.
+/// Headers of a write that every read returns.
 const KEPT: [&str; 5] =
     [CONTENT_TYPE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_DISPOSITION, CACHE_CONTROL];
 const USER_METADATA: &str = "x-amz-meta-";
 
-/// The headers that are kept with an object, and its metadata.
+/// Collects the headers and the user metadata that are stored with an object.
 pub(super) fn attributes(headers: &HeaderMap, metadata: Option<Metadata>) -> Attributes {
     let value = |name: &str| {
         let value = headers.get(name)?.to_str().ok()?;
-        // A way to send a body, and no property of it.
+        // `aws-chunked` is a transfer encoding and not a property of the content.
         let parts = value.split(',').map(str::trim).filter(|part| *part != "aws-chunked" && !part.is_empty());
         let value =
             if name == CONTENT_ENCODING { parts.collect::<Vec<_>>().join(",") } else { value.to_owned() };
@@ -61,13 +61,13 @@ pub(super) fn metadata(record: &Record) -> Option<Metadata> {
     (!metadata.is_empty()).then_some(metadata)
 }
 
-/// The checksums that a request promises for its body.
+/// The checksums that a request declares for its body.
 pub(super) fn promised_checksums(headers: &HeaderMap) -> Attributes {
     let value = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     CHECKSUMS.iter().filter_map(|name| Some(((*name).to_owned(), value(name)?))).collect()
 }
 
-/// Computes the named checksums while content comes in.
+/// Creates a hasher for the named checksums.
 pub(super) fn hasher<'a>(names: impl Iterator<Item = &'a str>) -> ChecksumHasher {
     let mut hasher = ChecksumHasher::default();
     for name in names {
@@ -83,7 +83,7 @@ pub(super) fn hasher<'a>(names: impl Iterator<Item = &'a str>) -> ChecksumHasher
     hasher
 }
 
-/// What a hasher has computed, under the names of the headers.
+/// Returns the computed checksums by header name.
 pub(super) fn computed(hasher: ChecksumHasher) -> Attributes {
     let sums = hasher.finalize();
     let values = [
@@ -101,7 +101,7 @@ pub(super) fn etag(record: &Record) -> ETag {
 }
 
 pub(super) fn modified(record: &Record) -> Timestamp {
-    // A damaged file may say anything; a time that does not exist is 1970.
+    // A damaged file may contain any number; times that cannot be represented become 1970.
     const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
     let seconds = if record.modified > LAST_SECOND_OF_9999 { 0 } else { record.modified };
     Timestamp::from(UNIX_EPOCH + Duration::from_secs(seconds))

@@ -1,6 +1,6 @@
-//! ListObjectsV2: one page of keys and common prefixes, and the continuation token that leads to the next.
+//! ListObjectsV2: one page of keys and common prefixes, and the continuation token for the next page.
 //!
-//! The keys themselves come from `db`; here are the parameters, the limits and the encoding of the protocol.
+//! The keys come from `db`; this module handles the parameters, limits and encoding of the protocol.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use s3s::dto::{CommonPrefix, EncodingType, ListObjectsV2Input, ListObjectsV2Output, Object};
 use s3s::{S3Result, s3_error};
 
-use super::db::{Db, ListItem, ListQuery, behind_key};
+use super::db::{Db, ListItem, ListQuery, successor_of_key};
 use super::headers::{as_i64, etag, modified};
 
-/// The largest page, and the default one.
+/// The default and maximum page size.
 pub(super) const MAX_KEYS: i32 = 1000;
 
-/// What `encoding-type=url` leaves as it is.
+/// Characters that `encoding-type=url` does not escape.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 
-/// One page, as the request wants it.
+/// Returns one page.
 pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<ListObjectsV2Output> {
     let max = input.max_keys.unwrap_or(MAX_KEYS);
     if max < 0 {
@@ -37,7 +37,7 @@ pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<Li
         (Some(token), _) => {
             from_token(token).ok_or_else(|| s3_error!(InvalidArgument, "the continuation token is wrong"))?
         }
-        (None, Some(key)) => behind_key(key),
+        (None, Some(key)) => successor_of_key(key),
         (None, None) => Vec::new(),
     };
     let query = ListQuery {
@@ -48,7 +48,7 @@ pub(super) async fn page(db: &Arc<Db>, input: ListObjectsV2Input) -> S3Result<Li
         max: usize::try_from(max).unwrap_or(0),
     };
     let found = db.run(move |db| db.list(&query)).await?;
-    // Where the next page starts, in base64 since that need not be text.
+    // The start of the next page, base64-encoded because it need not be valid UTF-8.
     let next = found.next.map(|from| base64_simd::STANDARD.encode_to_string(from));
     let count = i32::try_from(found.items.len()).ok();
     let (mut contents, mut common_prefixes) = (Vec::new(), Vec::new());

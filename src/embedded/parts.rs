@@ -1,5 +1,5 @@
-//! Uploads in parts that are under way. They live in memory and end with the process: their chunks
-//! are taken back at the next start.
+//! Multipart uploads in progress. They are kept in memory and end with the process; their chunks are deleted
+//! at the next start.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::db::Attributes;
 use super::upload::Part;
 use crate::ambient::Ambient;
 
-/// One upload.
+/// A multipart upload.
 pub(super) struct MultipartUpload {
     pub(super) bucket: String,
     pub(super) key: String,
@@ -24,7 +24,7 @@ pub(super) fn no_such_upload() -> S3Error {
     s3_error!(NoSuchUpload, "The upload does not exist; it may have been aborted or completed")
 }
 
-/// All of them, by their id.
+/// All multipart uploads, by ID.
 #[derive(Default)]
 pub(super) struct Uploads {
     uploads: Mutex<HashMap<String, MultipartUpload>>,
@@ -33,7 +33,7 @@ pub(super) struct Uploads {
 
 impl Uploads {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, MultipartUpload>> {
-        // Whoever panicked left a map that is whole: every change is one call.
+        // A panic cannot leave the map inconsistent, because every change is a single call.
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -41,14 +41,14 @@ impl Uploads {
         let number = self.last.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let started = Ambient::default().now();
         let since = started.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        // No id of an earlier process comes again.
+        // The start time makes IDs unique across processes.
         let id = format!("{since:x}-{number:x}");
         let upload = MultipartUpload { bucket, key, attributes, started, parts: BTreeMap::new() };
         self.lock().insert(id.clone(), upload);
         id
     }
 
-    /// Looks at an upload, if it is one of this key.
+    /// Calls a function with an upload, if its key matches.
     pub(super) fn with<T>(
         &self,
         id: &str,
@@ -60,13 +60,13 @@ impl Uploads {
         upload.map(look).ok_or_else(no_such_upload)
     }
 
-    /// Ends an upload. The caller drops it: that may take parts back.
+    /// Removes an upload. Dropping the returned value may delete its parts.
     pub(super) fn end(&self, id: &str, place: (&str, &str)) -> S3Result<MultipartUpload> {
         self.with(id, place, |_| ())?;
         self.lock().remove(id).ok_or_else(no_such_upload)
     }
 
-    /// Id, key and time of each upload in a bucket, by key.
+    /// The ID, key and start time of each upload in a bucket, sorted by key.
     pub(super) fn list(&self, bucket: &str, prefix: &str) -> Vec<(String, String, SystemTime)> {
         let uploads = self.lock();
         let mut found: Vec<_> = uploads

@@ -1,4 +1,4 @@
-//! The S3 operations, on top of [`Db`].
+//! The S3 operations, implemented on [`Db`].
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use http::HeaderMap;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 
-use super::conditions::{Conditions, strongly, write_condition};
+use super::conditions::{Conditions, matches_strongly, write_condition};
 use super::db::{Attributes, Db, DbError, Record, Refusal, StoredContent};
 use super::headers::{
     CACHE_CONTROL, CHECKSUMS, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_TYPE, as_i64,
@@ -18,10 +18,10 @@ use super::parts::{Uploads, no_such_upload};
 use super::upload::{IncomingContent, Sealed};
 use crate::ambient::Ambient;
 
-/// The largest object that a single PUT may make, as on S3.
+/// The maximum size of an object in a single PUT, as on S3.
 const MAX_PUT_BYTES: u64 = 5 * 1024 * 1024 * 1024;
 
-/// Every part but the last has at least this size, as on S3.
+/// The minimum size of every part except the last, as on S3.
 const MIN_PART_BYTES: u64 = 5 * 1024 * 1024;
 
 pub(super) struct Service {
@@ -34,7 +34,7 @@ impl Service {
         Self { db, uploads: Arc::default() }
     }
 
-    /// Takes a body in, and checks it against every sum that was promised for it.
+    /// Receives a body and verifies all declared checksums.
     async fn receive(
         &self,
         headers: &HeaderMap,
@@ -77,7 +77,7 @@ impl Service {
         Ok((sealed, sums))
     }
 
-    /// What a read finds, as of now.
+    /// Finds an object and checks the conditions of a read.
     async fn find(
         &self,
         bucket: String,
@@ -90,14 +90,14 @@ impl Service {
         Ok((record, content))
     }
 
-    /// What a copy reads, as of now.
+    /// Finds the source of a copy.
     async fn source(&self, source: &CopySource, headers: &HeaderMap) -> S3Result<(Record, StoredContent)> {
         let CopySource::Bucket { bucket, key, version_id: None } = source else {
             return Err(s3_error!(NotImplemented, "a source is a bucket and a key"));
         };
         let conditions = Conditions::of(headers, "x-amz-copy-source-")?;
         let found = self.find(bucket.to_string(), key.to_string(), &conditions).await;
-        // A copy that need not be made is no 304: there is nothing to show instead.
+        // S3 answers 412 rather than 304 here, because a copy returns no content that could be unmodified.
         found.map_err(|error| match error.code() {
             S3ErrorCode::NotModified => s3_error!(PreconditionFailed),
             _ => error,
@@ -124,16 +124,16 @@ impl Service {
     }
 }
 
-type Answer<T> = S3Result<S3Response<T>>;
+type OpResult<T> = S3Result<S3Response<T>>;
 
-/// `bytes=0-99`, inside the source.
+/// Parses `bytes=0-99`, which must be within the source.
 fn copy_range(range: &str, size: u64) -> Option<std::ops::Range<u64>> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && last < size).then(|| first..last + 1)
 }
 
-/// What GET and HEAD tell of an object: the same, in two types.
+/// The common fields of GET and HEAD responses, which have two different types.
 macro_rules! described {
     ($output:ident, $record:ident) => {
         $output {
@@ -154,24 +154,24 @@ macro_rules! described {
 
 #[async_trait::async_trait]
 impl S3 for Service {
-    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> Answer<CreateBucketOutput> {
+    async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> OpResult<CreateBucketOutput> {
         let bucket = req.input.bucket;
         self.db.run(move |db| db.create_bucket(&bucket)).await?;
         Ok(S3Response::new(CreateBucketOutput::default()))
     }
 
-    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> Answer<HeadBucketOutput> {
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> OpResult<HeadBucketOutput> {
         let bucket = req.input.bucket;
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
         Ok(S3Response::new(HeadBucketOutput::default()))
     }
 
-    async fn get_object(&self, req: S3Request<GetObjectInput>) -> Answer<GetObjectOutput> {
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> OpResult<GetObjectOutput> {
         let input = req.input;
         let conditions = Conditions::of(&req.headers, "")?;
         let (record, content) = self.find(input.bucket, input.key, &conditions).await?;
         let range = match &input.range {
-            // A suffix of nothing is nothing, and HTTP has no empty range.
+            // No range of an empty object can be satisfied.
             Some(_) if record.size == 0 => return Err(s3_error!(InvalidRange)),
             Some(range) => range.check(record.size)?,
             None => 0..record.size,
@@ -197,13 +197,13 @@ impl S3 for Service {
         Ok(response)
     }
 
-    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> Answer<HeadObjectOutput> {
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> OpResult<HeadObjectOutput> {
         let conditions = Conditions::of(&req.headers, "")?;
         let (record, _) = self.find(req.input.bucket, req.input.key, &conditions).await?;
         Ok(S3Response::new(described!(HeadObjectOutput, record)))
     }
 
-    async fn put_object(&self, req: S3Request<PutObjectInput>) -> Answer<PutObjectOutput> {
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> OpResult<PutObjectOutput> {
         let input = req.input;
         let condition = write_condition(input.if_match, input.if_none_match)?;
         let (length, md5) = (input.content_length, input.content_md5);
@@ -215,9 +215,9 @@ impl S3 for Service {
         Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag(&record)), ..PutObjectOutput::default() }))
     }
 
-    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> Answer<CopyObjectOutput> {
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> OpResult<CopyObjectOutput> {
         let input = req.input;
-        // The input has no fields for them.
+        // The input type has no fields for these conditions.
         let Conditions { if_match, if_none_match, .. } = Conditions::of(&req.headers, "")?;
         let condition = write_condition(if_match, if_none_match)?;
         let replace =
@@ -252,7 +252,7 @@ impl S3 for Service {
     async fn create_multipart_upload(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
-    ) -> Answer<CreateMultipartUploadOutput> {
+    ) -> OpResult<CreateMultipartUploadOutput> {
         let input = req.input;
         let bucket = input.bucket.clone();
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
@@ -266,7 +266,7 @@ impl S3 for Service {
         }))
     }
 
-    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> Answer<UploadPartOutput> {
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> OpResult<UploadPartOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         self.uploads.with(&input.upload_id, place, |_| ())?;
@@ -276,7 +276,7 @@ impl S3 for Service {
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(e_tag), ..UploadPartOutput::default() }))
     }
 
-    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> Answer<UploadPartCopyOutput> {
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> OpResult<UploadPartCopyOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         let (record, content) = self.source(&input.copy_source, &req.headers).await?;
@@ -302,7 +302,7 @@ impl S3 for Service {
     async fn complete_multipart_upload(
         &self,
         req: S3Request<CompleteMultipartUploadInput>,
-    ) -> Answer<CompleteMultipartUploadOutput> {
+    ) -> OpResult<CompleteMultipartUploadOutput> {
         let input = req.input;
         let place = (input.bucket.as_str(), input.key.as_str());
         let condition = write_condition(input.if_match, input.if_none_match)?;
@@ -336,14 +336,15 @@ impl S3 for Service {
         let completed = self.db.run(move |db| {
             let stored: Vec<_> = parts.iter().map(|part| part.stored.clone()).collect();
             let done = db.put_parts((&bucket, &key), &stored, attributes, condition)?;
-            // In here, so that a caller that goes away leaves no upload whose parts are taken.
+            // Remove the upload inside this closure, so that a canceled caller does not leave an upload whose
+            // parts are gone.
             drop(uploads.end(&id, (&bucket, &key)));
-            // They are held until here, so that nobody takes them back meanwhile.
+            // Hold the parts until here, so that their chunks are not deleted concurrently.
             drop(parts);
             Ok(done)
         });
         let record = completed.await.map_err(|error| match error {
-            // Another completion took the parts first.
+            // A concurrent completion took the parts first.
             DbError::Gone => no_such_upload(),
             error => error.into(),
         })?;
@@ -358,7 +359,7 @@ impl S3 for Service {
     async fn abort_multipart_upload(
         &self,
         req: S3Request<AbortMultipartUploadInput>,
-    ) -> Answer<AbortMultipartUploadOutput> {
+    ) -> OpResult<AbortMultipartUploadOutput> {
         let input = req.input;
         self.uploads.end(&input.upload_id, (&input.bucket, &input.key))?;
         Ok(S3Response::new(AbortMultipartUploadOutput::default()))
@@ -367,7 +368,7 @@ impl S3 for Service {
     async fn list_multipart_uploads(
         &self,
         req: S3Request<ListMultipartUploadsInput>,
-    ) -> Answer<ListMultipartUploadsOutput> {
+    ) -> OpResult<ListMultipartUploadsOutput> {
         let input = req.input;
         let bucket = input.bucket.clone();
         self.db.run(move |db| db.check_bucket(&bucket)).await?;
@@ -386,13 +387,15 @@ impl S3 for Service {
         }))
     }
 
-    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> Answer<DeleteObjectOutput> {
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> OpResult<DeleteObjectOutput> {
         let (bucket, key, condition) = (req.input.bucket, req.input.key, req.input.if_match);
         let deleted = self
             .db
             .run(move |db| {
                 db.delete(&bucket, &[key], |_, old| match (old, &condition) {
-                    (Some(old), Some(condition)) if !strongly(condition, old) => Err(Refusal::Precondition),
+                    (Some(old), Some(condition)) if !matches_strongly(condition, old) => {
+                        Err(Refusal::Precondition)
+                    }
                     (None, Some(_)) => Err(Refusal::NoSuchKey),
                     _ => Ok(()),
                 })
@@ -402,7 +405,7 @@ impl S3 for Service {
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 
-    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> Answer<DeleteObjectsOutput> {
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> OpResult<DeleteObjectsOutput> {
         let Delete { objects, quiet } = req.input.delete;
         if objects.len() > MAX_KEYS as usize {
             return Err(s3_error!(MalformedXML, "at most 1,000 keys can be deleted at once"));
@@ -413,7 +416,7 @@ impl S3 for Service {
             .db
             .run(move |db| {
                 db.delete(&bucket, &named, |i, old| match (old, &objects[i].e_tag) {
-                    // `*` is any ETag.
+                    // `*` matches any ETag.
                     (Some(old), Some(tag)) if tag.value() != "*" && tag.as_strong() != Some(&old.etag) => {
                         Err(Refusal::Precondition)
                     }
@@ -439,7 +442,7 @@ impl S3 for Service {
         }))
     }
 
-    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> Answer<ListObjectsV2Output> {
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> OpResult<ListObjectsV2Output> {
         Ok(S3Response::new(pages::page(&self.db, req.input).await?))
     }
 }
@@ -463,7 +466,7 @@ impl From<DbError> for S3Error {
     }
 }
 
-/// The content piece by piece, each read off the runtime.
+/// Streams the content chunk by chunk, reading each off the async runtime.
 fn body(db: Arc<Db>, content: StoredContent, range: std::ops::Range<u64>) -> StreamingBlob {
     let content = Arc::new(content);
     let pieces = stream::try_unfold(range, move |mut left| {
@@ -513,7 +516,7 @@ mod tests {
         (db.clone(), Arc::new(Service::new(db)))
     }
 
-    /// Waits until only the test, the service and that many parts hold the store.
+    /// Waits until only the test, the service and this many parts hold the store.
     async fn settled(db: &Arc<Db>, parts: usize) {
         while Arc::strong_count(db) > 2 + parts {
             tokio::task::yield_now().await;
@@ -526,7 +529,7 @@ mod tests {
         started.output.upload_id.unwrap()
     }
 
-    /// Uploads a part, and tells how a completion names it.
+    /// Uploads a part and returns its entry for the completion.
     async fn upload(service: &Service, id: &str, number: i32, size: usize) -> CompletedPart {
         let body = StreamingBlob::from(s3s::Body::from(Bytes::from(vec![7; size])));
         let input = UploadPartInput::builder().bucket(BUCKET.into()).key(KEY.into()).upload_id(id.into());
@@ -570,7 +573,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_that_is_replaced_or_left_out_leaves_no_chunks() {
+    async fn a_replaced_or_unused_part_leaves_no_chunks() {
         let (db, service) = store();
         let id = start(&service).await;
         upload(&service, &id, 1, 3 * CHUNK_BYTES).await;
@@ -584,7 +587,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_that_comes_after_the_end_leaves_no_chunks() {
+    async fn a_part_after_the_completion_leaves_no_chunks() {
         let (db, service) = store();
         let id = start(&service).await;
         let mut late = IncomingContent::new(db.clone());
@@ -597,7 +600,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn an_upload_is_completed_once() {
+    async fn an_upload_can_be_completed_only_once() {
         let (db, service) = store();
         for _ in 0..20 {
             let id = start(&service).await;
@@ -621,7 +624,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_of_parts_leaves_no_chunks_when_it_goes() {
+    async fn a_deleted_multipart_object_leaves_no_chunks() {
         let (db, service) = store();
         for overwrite in [true, false] {
             for last in [1, CHUNK_BYTES + 1] {
@@ -663,9 +666,9 @@ mod tests {
         }
     }
 
-    /// A cancelled completion used to be able to leave an upload that could never be completed.
+    /// Regression test: a canceled completion could leave an upload that could never be completed.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_cancelled_completion_leaves_the_object_whole_or_as_it_was() {
+    async fn a_canceled_completion_is_atomic() {
         let (db, service) = store();
         let mut went_through = 0;
         for round in 0..100u64 {
@@ -679,7 +682,7 @@ mod tests {
             tokio::time::sleep(Duration::from_micros(round % 50 * 10)).await;
             completion.abort();
             let _ = completion.await;
-            // The transaction ends by itself; it holds one clone more than the open part.
+            // The transaction finishes on its own; it holds one more clone than the open part.
             settled(&db, 1).await;
             let (record, content) = db.snapshot(BUCKET, KEY).unwrap().unwrap();
             let mut left = 0..record.size;

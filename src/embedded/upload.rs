@@ -1,4 +1,4 @@
-//! Content on its way into the store.
+//! Content that is being uploaded.
 
 use std::sync::Arc;
 
@@ -7,29 +7,29 @@ use s3s::crypto::{Checksum as _, Md5};
 
 use super::db::{Attributes, CHUNK_BYTES, Db, DbError, NO_CHUNKS, Record, Refusal, StoredPart};
 
-/// Content up to this size is kept in memory until its one transaction.
+/// Content up to this size is buffered in memory until its single transaction.
 const SPOOL_BYTES: usize = 16 * CHUNK_BYTES;
 
-/// Content that is still coming in. Dropped before its end, it leaves nothing behind.
+/// Content that is still being received. Dropping it deletes everything that was written.
 pub(super) struct IncomingContent {
     db: Arc<Db>,
     md5: Md5,
     size: u64,
     buffer: BytesMut,
-    /// Set once chunks were written ahead of the object.
+    /// Set once chunks have been written ahead of the object.
     ahead: Option<Arc<Ahead>>,
     chunks_ahead: u64,
 }
 
-/// Chunks that were written ahead. Every transaction that touches them holds a clone, so that they
-/// are taken back only behind the last one, whoever was cancelled meanwhile.
+/// Chunks that were written ahead. Every transaction that touches them holds a clone, so that they are
+/// deleted only after the last transaction, even if a caller is canceled.
 struct Ahead {
     db: Arc<Db>,
     owner: u64,
 }
 
 impl Drop for Ahead {
-    /// Takes back what was written ahead. Once the object is there, nothing is.
+    /// Deletes the chunks, unless an object owns them by now.
     fn drop(&mut self) {
         let (db, owner) = (self.db.clone(), self.owner);
         let abandon = move || {
@@ -37,7 +37,7 @@ impl Drop for Ahead {
                 tracing::warn!("an abandoned upload is left for the next start: {error}");
             }
         };
-        // Without a runtime the process is about to end; the next start cleans up.
+        // Without a runtime, the process is about to exit; the next start cleans up.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn_blocking(abandon);
         }
@@ -53,7 +53,7 @@ impl IncomingContent {
         self.size
     }
 
-    /// Takes the next bytes; what is too much for memory goes to the file.
+    /// Adds the next bytes. Writes chunks to the file if the buffer is full.
     pub(super) async fn push(&mut self, piece: Bytes) -> Result<(), DbError> {
         self.md5.update(&piece);
         self.size += piece.len() as u64;
@@ -70,29 +70,29 @@ impl IncomingContent {
         Ok(())
     }
 
-    /// The end of the content.
+    /// Ends the content.
     pub(super) fn seal(mut self) -> Sealed {
         let md5 = std::mem::replace(&mut self.md5, Md5::new()).finalize();
         Sealed { upload: self, md5 }
     }
 }
 
-/// A part of an object that is not there yet. Its chunks go with its last clone, unless an object has
-/// taken them over.
+/// A stored part of an object that does not exist yet. Its chunks are deleted with its last clone, unless an
+/// object has taken them over.
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) stored: StoredPart,
     _ahead: Arc<Ahead>,
 }
 
-/// Content that has come in whole, and waits to be an object.
+/// Completely received content that is not an object yet.
 pub(super) struct Sealed {
     upload: IncomingContent,
     pub(super) md5: [u8; 16],
 }
 
 impl Sealed {
-    /// All of it is written ahead, and stays so for as long as the answer is held.
+    /// Writes all remaining chunks ahead. They stay for as long as the returned part is alive.
     pub(super) async fn into_part(self) -> Result<Part, DbError> {
         let Self { mut upload, md5 } = self;
         let db = upload.db.clone();
@@ -102,9 +102,9 @@ impl Sealed {
         Ok(Part { stored: StoredPart { owner: ahead.owner, size: upload.size, md5 }, _ahead: ahead })
     }
 
-    /// Makes the object appear, whole and durable, if `condition` holds for what is there now.
+    /// Creates the object, atomically and durably, if `condition` accepts the existing record.
     ///
-    /// Should the caller go away meanwhile, it appears whole or not at all.
+    /// If the caller is canceled, the object is still created completely or not at all.
     pub(super) async fn commit(
         self,
         bucket: &str,
@@ -123,7 +123,7 @@ impl Sealed {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let db = upload.db.clone();
         db.run(move |db| {
-            // The upload moves in here: its chunks are not taken back before this is done.
+            // The closure owns the upload, so that its chunks are not deleted before the transaction is done.
             db.put((&bucket, &key), &record, (upload.chunks_ahead, &rest), condition)?;
             drop(upload);
             Ok(record)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_open_when_the_process_ends_goes_at_the_next_start() {
+    fn open_parts_are_deleted_at_the_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("db");
         let db = Arc::new(Db::open(&file).unwrap());
@@ -167,7 +167,7 @@ mod tests {
             upload.seal().into_part().await.unwrap()
         });
         drop(runtime);
-        // A later write makes the chunks durable. Without a runtime nothing is taken back.
+        // A later write makes the chunks durable. Without a runtime, nothing is deleted.
         db.put_all("bucket", &[("key".into(), Bytes::from_static(b"x"))], true).unwrap();
         drop(part);
         assert_eq!(db.chunks(), 18);
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(db.snapshot("bucket", "key").unwrap().unwrap().0.size, 1);
     }
 
-    /// A cancelled commit used to be able to leave a record without its chunks.
+    /// Regression test: a canceled commit could leave a record without its chunks.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_cancelled_commit_leaves_the_object_whole_or_as_it_was() {
         let db = Arc::new(Db::in_memory().unwrap());

@@ -1,27 +1,27 @@
-//! Listing: keys in order, grouped by a delimiter as S3 groups them, from any point on.
+//! Listing: keys in order, from any starting point, grouped by a delimiter as on S3.
 //!
-//! A group is skipped with one seek, however many keys are in it.
+//! A group is skipped with a single seek, no matter how many keys it has.
 
 use redb::ReadableDatabase;
 
 use super::{Db, DbError, OBJECTS, Record, object_key};
 
-/// What to list.
+/// A listing request.
 #[derive(Debug)]
 pub(in crate::embedded) struct ListQuery {
     pub(in crate::embedded) bucket: String,
     pub(in crate::embedded) prefix: String,
     pub(in crate::embedded) delimiter: Option<String>,
-    /// The least key to list. It need not be a key that could exist, nor be text.
+    /// The first key to list, inclusive. It need not be a valid key, nor valid UTF-8.
     pub(in crate::embedded) from: Vec<u8>,
     pub(in crate::embedded) max: usize,
 }
 
-/// What was found, in key order.
+/// A page of results in key order.
 #[derive(Debug, Default)]
 pub(in crate::embedded) struct ListResult {
     pub(in crate::embedded) items: Vec<ListItem>,
-    /// Where the listing goes on, if there is more.
+    /// The start of the next page, if there is one.
     pub(in crate::embedded) next: Option<Vec<u8>>,
 }
 
@@ -32,13 +32,14 @@ pub(in crate::embedded) enum ListItem {
 }
 
 impl ListItem {
-    /// The least key behind it.
-    fn behind(&self) -> Vec<u8> {
+    /// The smallest key after this item.
+    fn successor(&self) -> Vec<u8> {
         match self {
-            Self::Object(key, _) => behind_key(key),
+            Self::Object(key, _) => successor_of_key(key),
             Self::Group(group) => {
                 let mut next = group.clone().into_bytes();
-                // Behind all keys that begin so. UTF-8 has no byte 0xFF: adding one is enough.
+                // The smallest key after all keys with this prefix. UTF-8 does not contain the byte 0xFF, so
+                // the increment cannot overflow.
                 if let Some(last) = next.last_mut() {
                     *last += 1;
                 }
@@ -48,8 +49,8 @@ impl ListItem {
     }
 }
 
-/// The least key behind this one.
-pub(in crate::embedded) fn behind_key(key: &str) -> Vec<u8> {
+/// The smallest key after this one.
+pub(in crate::embedded) fn successor_of_key(key: &str) -> Vec<u8> {
     [key.as_bytes(), b"\0"].concat()
 }
 
@@ -61,7 +62,7 @@ impl Db {
         let skip = query.bucket.len() + 1;
         let prefix = object_key(&query.bucket, &query.prefix);
         let mut from = object_key(&query.bucket, &query.from).max(prefix.clone());
-        // Each turn starts behind a group of keys that share a delimiter, without touching them.
+        // Each iteration seeks past a group of keys without reading them.
         'groups: loop {
             for row in objects.range::<&[u8]>(from.as_slice()..)? {
                 let (full, row) = row?;
@@ -70,7 +71,7 @@ impl Db {
                     break 'groups;
                 }
                 if result.items.len() == query.max {
-                    result.next = result.items.last().map(ListItem::behind);
+                    result.next = result.items.last().map(ListItem::successor);
                     break 'groups;
                 }
                 let key = String::from_utf8_lossy(&full[skip..]).into_owned();
@@ -78,7 +79,7 @@ impl Db {
                 match query.delimiter.as_deref().and_then(|d| Some(rest.find(d)? + d.len())) {
                     Some(end) => {
                         let group = ListItem::Group(key[..query.prefix.len() + end].to_owned());
-                        from = object_key(&query.bucket, group.behind());
+                        from = object_key(&query.bucket, group.successor());
                         result.items.push(group);
                         continue 'groups;
                     }
