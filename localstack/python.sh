@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# To be sourced: finds a Python that can make virtual environments.
+#
+# Source this file. It finds a Python that can create virtual environments.
 
-# find_python MINIMUM VERSION...: the path goes into $python, which the caller may make local.
-# The versions are looked for by name, in this order, before `python3` itself. Some of pyenv's
-# commands on the PATH only say that another version is meant, so every one is tried out.
+# find_python MINIMUM VERSION...: stores the path in $python, which the caller may declare local.
+# Looks for the versions by name, in this order, and then for `python3`. Every candidate is
+# executed, because some pyenv shims on the PATH only print that another version must be selected.
 find_python() {
     local minimum=$1 version candidate
     shift
