@@ -1,18 +1,18 @@
-# The agents' role, in one of two ways (agent_scoping):
+# The agents' role, in one of two variants (agent_scoping):
 #
 # session_policy  The role reaches every tenant. Each session is confined by the
 #                 inline policy it was opened with, policies/session.json.tftpl.
 # session_tags    The role reaches what the session's tags name, and nothing
 #                 without tags.
 #
-# The two policies are never attached together: their sum would be the wider one.
+# The two policies are never attached together, because their union would be the wider one.
 
 locals {
   object_write = ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
 
-  # What an identifier may not be, and so the value of a tag that was not given:
-  # no key of anybody lies below "shared/./". AWS may drop a whole statement over
-  # one variable without a value.
+  # The default value of a tag that was not passed. It is not a valid identifier, so no key is below
+  # "shared/./". Without a default, AWS may drop an entire statement because of one undefined
+  # variable.
   nobody = "."
 
   tag         = { for name in local.tag_names : name => "$${aws:PrincipalTag/${name}, '${local.nobody}'}" }
@@ -46,8 +46,8 @@ data "aws_iam_policy_document" "agents_wide" {
     resources = ["${local.bucket_arn}/*/skills/*", "${local.bucket_arn}/*/.skillfs/*"]
   }
 
-  # Below one tenant each, so that not even the bare role can find out who else
-  # there is: '?*' is at least one character, "threads/" alone does not match.
+  # Only below a single tenant, so that not even the role without a session policy can enumerate
+  # tenants: '?*' requires at least one character, so "threads/" alone does not match.
   statement {
     sid       = "ListOneTenant"
     actions   = ["s3:ListBucket"]
@@ -112,8 +112,8 @@ data "aws_iam_policy_document" "agents_trust" {
     }
   }
 
-  # Tags may name one tenant each and nothing cleverer. AWS lets a tag hold '/':
-  # user "threads/t2" would otherwise reach "threads/t2/skills/".
+  # A tag may name only a single tenant. AWS allows '/' in a tag: the user "threads/t2" would
+  # otherwise reach "threads/t2/skills/".
   dynamic "statement" {
     for_each = var.agent_scoping == "session_tags" ? [1] : []
 
@@ -132,7 +132,8 @@ data "aws_iam_policy_document" "agents_trust" {
         values   = local.tag_names
       }
 
-      # The prefixes beside users. User "shared" with a library "skills" would meet.
+      # The top-level prefixes that are not users. The user "shared" would reach a library named
+      # "skills".
       condition {
         test     = "StringNotEquals"
         variable = "aws:RequestTag/user"
@@ -168,10 +169,10 @@ resource "aws_iam_policy" "agents" {
   tags        = var.tags
 
   lifecycle {
-    # IAM does not count white space.
+    # IAM does not count whitespace.
     precondition {
       condition     = length(replace(data.aws_iam_policy_document.agents_tagged.json, "/\\s/", "")) <= 6144
-      error_message = "The tag-based policy is longer than the 6,144 characters that IAM takes: lower tag_libraries."
+      error_message = "The tag-based policy exceeds IAM's limit of 6,144 characters: lower tag_libraries."
     }
   }
 }

@@ -4,12 +4,12 @@ locals {
   name       = coalesce(var.name, substr(var.bucket_name, 0, 49))
   bucket_arn = "arn:${data.aws_partition.current.partition}:s3:::${var.bucket_name}"
 
-  # Everything that changes an object. Replication writes without s3:PutObject.
+  # All actions that change an object. Replication writes without s3:PutObject.
   object_change = ["s3:PutObject*", "s3:DeleteObject*", "s3:AbortMultipartUpload", "s3:Replicate*"]
 
-  # What aws:PrincipalArn is in a role's sessions: on AWS the role, on some other
-  # servers the session. The account is left open, so that a plan need not ask for
-  # it; the bucket's policy lets nobody of another account in anyway.
+  # The value of aws:PrincipalArn in a role's sessions: the role on AWS, the session on some other
+  # servers. The account is a wildcard, so that a plan need not look it up. The bucket policy grants
+  # nothing to other accounts anyway.
   sessions = { for role in ["agents", "administrators"] : role => [
     "arn:${data.aws_partition.current.partition}:iam::*:role/${local.name}-${role}",
     "arn:${data.aws_partition.current.partition}:sts::*:assumed-role/${local.name}-${role}/*",
@@ -17,16 +17,16 @@ locals {
 }
 
 resource "aws_s3_bucket" "this" {
-  #checkov:skip=CKV_AWS_18:access logs are an option, access_logs: many accounts log data events with CloudTrail instead
-  #checkov:skip=CKV_AWS_144:a copy in a second region is the owner's decision, with its own cost and its own data protection question
-  #checkov:skip=CKV_AWS_145:SSE-S3 is the default; kms_key_arn turns it into SSE-KMS
-  #checkov:skip=CKV2_AWS_62:nothing listens: skillfs finds changes by listing and by ETag
+  #checkov:skip=CKV_AWS_18:access logs are optional (access_logs); many accounts log data events with CloudTrail instead
+  #checkov:skip=CKV_AWS_144:replication to a second region is the owner's decision; it has its own cost and data protection implications
+  #checkov:skip=CKV_AWS_145:SSE-S3 is the default; kms_key_arn enables SSE-KMS
+  #checkov:skip=CKV2_AWS_62:there are no consumers; skillfs detects changes by listing and by ETag
   bucket        = var.bucket_name
   force_destroy = var.force_destroy
   tags          = var.tags
 }
 
-# Publishing, editing and deleting keep what was there for old_version_days.
+# Keeps overwritten and deleted objects for old_version_days.
 resource "aws_s3_bucket_versioning" "this" {
   bucket = aws_s3_bucket.this.id
 
@@ -39,7 +39,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "this" {
   bucket = aws_s3_bucket.this.id
 
   rule {
-    # With a bucket key S3 asks KMS once in a while, not once an object.
+    # With a bucket key, S3 calls KMS occasionally rather than for every object.
     bucket_key_enabled = var.kms_key_arn != null
 
     apply_server_side_encryption_by_default {
@@ -58,7 +58,7 @@ resource "aws_s3_bucket_public_access_block" "this" {
   restrict_public_buckets = true
 }
 
-# No ACLs: with them an object could be opened to others beside every policy here.
+# Disables ACLs. An ACL could grant access to an object in spite of all policies here.
 resource "aws_s3_bucket_ownership_controls" "this" {
   bucket = aws_s3_bucket.this.id
 
@@ -86,9 +86,9 @@ data "aws_iam_policy_document" "bucket" {
     }
   }
 
-  # Whatever else in the account may write to the bucket. Objects only: who may
-  # change this policy can take it away, so nobody is locked out. Not a customer's
-  # own skills, which the product may let customers edit.
+  # Applies to everything in the account that may write to the bucket. It denies operations on
+  # objects only: a principal that can change this policy can remove it, so nobody is locked out. A
+  # user's own skills are not included, because the product may let customers edit them.
   statement {
     sid       = "OnlyAdministratorsPublish"
     effect    = "Deny"
@@ -100,8 +100,8 @@ data "aws_iam_policy_document" "bucket" {
       identifiers = ["*"]
     }
 
-    # Agents may have a folder ".skillfs" in their workspace, and no pattern tells
-    # that from a user's. The next statement keeps them there.
+    # Agents may have a folder ".skillfs" in their workspace, and no pattern can distinguish it from
+    # a user's. The next statement confines agents to their workspaces.
     condition {
       test     = "ArnNotLike"
       variable = "aws:PrincipalArn"
@@ -132,7 +132,7 @@ resource "aws_s3_bucket_policy" "this" {
   bucket = aws_s3_bucket.this.id
   policy = data.aws_iam_policy_document.bucket.json
 
-  # S3 refuses two changes of a bucket's access at once.
+  # S3 rejects concurrent changes to a bucket's access settings.
   depends_on = [aws_s3_bucket_public_access_block.this]
 }
 
@@ -149,7 +149,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
       noncurrent_days = var.old_version_days
     }
 
-    # A delete marker with no version behind it is only in the way of listings.
+    # A delete marker without an older version only slows down listings.
     expiration {
       expired_object_delete_marker = true
     }
@@ -183,7 +183,7 @@ resource "aws_s3_bucket_lifecycle_configuration" "this" {
     }
   }
 
-  # Rules about old versions need versions.
+  # Rules for old versions require versioning.
   depends_on = [aws_s3_bucket_versioning.this]
 }
 

@@ -1,30 +1,30 @@
 output "bucket_name" {
-  description = "The bucket: `--bucket`, `SKILLFS_BUCKET`."
+  description = "Name of the bucket, for `--bucket` or `SKILLFS_BUCKET`."
   value       = aws_s3_bucket.this.id
 }
 
 output "bucket_arn" {
-  description = "The bucket's ARN."
+  description = "ARN of the bucket."
   value       = aws_s3_bucket.this.arn
 }
 
 output "agents_role_arn" {
-  description = "The role that agents' sessions run on: `--role-arn`."
+  description = "ARN of the role that agents' sessions assume, for `--role-arn`."
   value       = aws_iam_role.agents.arn
 }
 
 output "administrators_role_arn" {
-  description = "The administrators' role, or null."
+  description = "ARN of the administrators' role, or null."
   value       = try(aws_iam_role.people["administrators"].arn, null)
 }
 
 output "auditors_role_arn" {
-  description = "The auditors' role, or null."
+  description = "ARN of the auditors' role, or null."
   value       = try(aws_iam_role.people["auditors"].arn, null)
 }
 
 output "session_policy_template" {
-  description = "Path of the template of a session's inline policy, for `templatefile`."
+  description = "Path of the session policy template, for `templatefile`."
   value       = "${path.module}/policies/session.json.tftpl"
 }
 
@@ -34,7 +34,7 @@ output "tag_names" {
 }
 
 output "policies" {
-  description = "Every policy as JSON, whichever are attached: for linters, simulators and reviews."
+  description = "All policies as JSON, attached or not, for linters, simulators and reviews."
   value = {
     agents_wide    = data.aws_iam_policy_document.agents_wide.json
     agents_tagged  = data.aws_iam_policy_document.agents_tagged.json
@@ -45,7 +45,7 @@ output "policies" {
 }
 
 output "trust_policies" {
-  description = "Who may assume each role, as JSON. Sensitive where there is an external id."
+  description = "The trust policy of each role, as JSON. Sensitive if there is an external ID."
   sensitive   = true
   value = merge(
     { agents = data.aws_iam_policy_document.agents_trust.json },

@@ -1,13 +1,13 @@
-# Administrators look after libraries: they publish, index, verify and roll back.
-# Auditors see how the bucket is set up, what lies in it and what was published.
-# Neither reads what customers keep in threads and tickets.
+# Administrators manage libraries: they publish, index, verify and roll back. Auditors can see the
+# bucket's settings, its keys, and what was published. Neither can read what customers store in
+# threads and tickets.
 
 locals {
   people = {
     administrators = var.administrator_principal_arns
     auditors       = var.auditor_principal_arns
   }
-  # Sets of known keys, so that ARNs may be known only after an apply.
+  # A set with static keys, so that the ARNs may be unknown until apply.
   roles = toset([for name, arns in local.people : name if length(arns) > 0])
 
   key_actions = {
@@ -29,7 +29,7 @@ data "aws_iam_policy_document" "use_key" {
       actions   = each.value
       resources = [statement.value]
 
-      # Through S3 only, and for this bucket only, whatever else the key protects.
+      # Only through S3 and only for this bucket, whatever else the key protects.
       condition {
         test     = "StringLike"
         variable = "kms:ViaService"
@@ -52,7 +52,7 @@ data "aws_iam_policy_document" "administrators" {
     resources = ["${local.bucket_arn}/*/skills/*", "${local.bucket_arn}/*/.skillfs/*"]
   }
 
-  # No s3:DeleteObjectVersion: what an administrator deletes can be brought back.
+  # No s3:DeleteObjectVersion, so that anything an administrator deletes can be restored.
   statement {
     sid = "LookAround"
     actions = [

@@ -1,5 +1,5 @@
 terraform {
-  # 1.9: a variable's validation may look at other variables.
+  # Terraform 1.9: variable validation can refer to other variables.
   required_version = ">= 1.9"
 
   required_providers {

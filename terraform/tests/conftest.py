@@ -1,8 +1,8 @@
-"""What all tests share: an orderly end."""
+"""Shared configuration of all tests."""
 
 import signal
 
 
 def pytest_configure(config):
-    # So that servers are stopped on SIGTERM as they are on Ctrl-C.
+    # Stop servers on SIGTERM in the same way as on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

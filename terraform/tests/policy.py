@@ -1,11 +1,11 @@
-"""The session policy once more, in Python: what the template should say."""
+"""An independent implementation of the session policy, to compare the template with."""
 
 import json
 
 
 def session_policy(bucket, user=None, thread=None, ticket=None, libraries=(), thread_write=True, ticket_write=False,
                    kms=False, compact=False, partition="aws"):
-    """What policies/session.json.tftpl says, as compact JSON."""
+    """Returns the same policy as policies/session.json.tftpl, as compact JSON."""
     arn = f"arn:{partition}:s3:::{bucket}"
     homes = ([user] if user else []) + [f"shared/{library}" for library in libraries]
     mounts = [(f"threads/{thread}/*", thread_write)] if thread else []

@@ -3,9 +3,9 @@
 //
 //   node simulate.mjs RENDERED.json [WITHOUT_ADMINISTRATORS.json]
 //
-// RENDERED.json is what `terraform output -json` prints in examples/localstack, or
-// `terraform show -json` of a plan there: a plan needs neither a server nor an account.
-// `terraform/check` makes one, and a second with no administrators.
+// RENDERED.json is the output of `terraform output -json` in examples/localstack, or of
+// `terraform show -json` for a plan there, which needs neither a server nor an account.
+// `terraform/check` creates one plan with and one without administrators.
 import { readFileSync } from "node:fs";
 import { runSimulation } from "@cloud-copilot/iam-simulate";
 
@@ -26,7 +26,7 @@ const policy = (name) => JSON.parse(outputs.policies.value[name]);
 const bucket = outputs.bucket_name?.value ?? policy("bucket").Statement[0].Resource.find((arn) => !arn.endsWith("/*")).split(":::")[1];
 const bucketArn = `arn:aws:s3:::${bucket}`;
 
-// --- what a call asks IAM for -------------------------------------------------
+// --- the actions that each call requires --------------------------------------
 
 const object = (action) => (attempt) => [{ action, resource: `${bucketArn}/${attempt.key}` }];
 const onBucket = (action) => (attempt) => [{
@@ -45,7 +45,7 @@ const asks = {
   head: get,
   list_v1: list,
   delete: object("s3:DeleteObject"),
-  // S3 decides for each key; one that is not ours is one too many.
+  // S3 decides for each key; none of the foreign ones may be allowed.
   delete_many: (attempt) => (attempt.foreign ?? attempt.keys).flatMap((key) => object("s3:DeleteObject")({ key })),
   copy: (attempt) => [...source(attempt), ...put(attempt)],
   part_copy: (attempt) => [...source(attempt), ...put(attempt)],
@@ -85,10 +85,10 @@ const asks = {
   list_roles: () => [{ action: "iam:ListRoles", resource: "*" }],
 };
 
-// --- asking ------------------------------------------------------------------
+// --- simulation --------------------------------------------------------------
 
 const sessionOf = (role, owner = account) => `arn:aws:sts::${owner}:assumed-role/${role}/session`;
-// What AWS says in aws:PrincipalArn: of a session, its role.
+// The value of aws:PrincipalArn on AWS: for a session, the ARN of its role.
 const principalArn = (arn) => arn.replace(/^arn:aws:sts::(\d+):assumed-role\/([^/]+)\/.*$/, "arn:aws:iam::$1:role/$2");
 
 async function decide(ask, { identity, sessionPolicy, resourcePolicy, context = {}, principal = sessionOf(`${bucket}-agents`) }) {
@@ -153,7 +153,7 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   await every(`session policy, ${form}`, { identity: policy("agents_wide"), sessionPolicy: JSON.parse(text) });
 }
 
-// Fewer tags open less, never more.
+// Fewer tags grant less access, never more.
 {
   let open = 0;
   for (const attempt of [...allowed, ...refused]) {
@@ -170,7 +170,7 @@ for (const [form, text] of Object.entries(outputs.session_policies.value)) {
   }
 }
 
-// The bucket takes TLS only, from anybody.
+// The bucket requires TLS from everyone.
 let plain = 0;
 for (const attempt of allowed) {
   const got = await all(asks[attempt.call](attempt), {
@@ -182,9 +182,9 @@ for (const attempt of allowed) {
 }
 console.log(`session tags, without TLS: ${plain} of ${allowed.length} allowed`);
 
-// Who writes to libraries, where everybody's own policy allows everything in S3.
+// Writes to libraries by principals whose own policies allow everything in S3.
 const everything = { Version: "2012-10-17", Statement: [{ Effect: "Allow", Action: "s3:*", Resource: "*" }] };
-// Of which no call in attempts.json is made.
+// Actions that no call in attempts.json uses.
 const more = ["PutObjectRetention", "PutObjectLegalHold", "PutObjectVersionAcl", "PutObjectVersionTagging", "DeleteObjectTagging",
   "DeleteObjectVersionTagging", "AbortMultipartUpload", "ReplicateObject", "ReplicateDelete", "ReplicateTags"];
 const libraryWrites = [
@@ -226,7 +226,7 @@ if (without) {
   await may("the rest, nobody is an administrator", otherCalls, true, { principal: webApp, bucketPolicy });
 }
 
-// Which tags a session may be opened with, where the role reads them.
+// The tags that a session may be opened with, if the role reads them.
 const trust = JSON.parse(outputs.trust_policies.value.agents);
 if (trust.Statement.length > 1) {
   const cases = [
@@ -256,7 +256,7 @@ if (trust.Statement.length > 1) {
   }
   console.log(`tags at AssumeRole: ${cases.length} cases`);
 } else {
-  console.log("tags at AssumeRole: not looked at, this plan has agent_scoping = session_policy");
+  console.log("tags at AssumeRole: not checked, this plan has agent_scoping = session_policy");
 }
 
 if (failures > 0) {

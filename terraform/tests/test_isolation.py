@@ -1,15 +1,15 @@
-"""Proof that S3 itself keeps tenants apart, on a server that enforces IAM.
+"""Checks that S3 itself isolates tenants, on a server that enforces IAM.
 
     terraform/tests/run
 
-MiniStack runs on a free port of 127.0.0.1, with TLS, since the bucket takes nothing
-else. Terraform applies examples/localstack to it. Then raw S3 calls are made with a
-session's credentials: no code of skillfs stands in the way, so only S3 can refuse.
+MiniStack runs on a free port of 127.0.0.1, with TLS because the bucket requires it.
+Terraform applies examples/localstack to it. Then the tests make raw S3 calls with a
+session's credentials. No code of skillfs is involved, so only S3 can refuse them.
 
-attempts.json has what is tried; simulate.mjs evaluates the same without a server.
-TF_MIRROR names a directory of Terraform providers, where the registry is out of reach.
-SKILLFS names the program, which then opens sessions too, and is run in one. While it is
-still being built, SKILLFS_BUILT names a file that will be there when it is done.
+The calls are in attempts.json; simulate.mjs evaluates the same calls without a server.
+TF_MIRROR names a directory of Terraform providers, for when the registry is unreachable.
+SKILLFS names the program, which then also opens sessions and is run in one. While it is
+still being built, SKILLFS_BUILT names a file that is created when the build is done.
 """
 
 import concurrent.futures
@@ -39,7 +39,7 @@ from policy import session_policy
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODULE = HERE.parent
-# A library with this index is what its keys are.
+# The index of a plain library.
 PLAIN_INDEX = b'{"format":1,"kind":"plain","id":"x","release":0,"releases":[]}'
 ATTEMPTS = json.loads((HERE / "attempts.json").read_text())
 SESSION = ATTEMPTS["session"]
@@ -47,10 +47,10 @@ ACCOUNT = "000000000000"
 BUCKET = "skillfs-local"
 SERVICE = f"arn:aws:iam::{ACCOUNT}:user/service"
 
-# Exit codes of the program.
+# Exit codes of skillfs.
 NOT_FOUND, REFUSED = 3, 4
 
-# STS takes no longer inline policy.
+# The maximum length of a session policy.
 STS_LIMIT = 2048
 UUID = "9f1c2d34-5a6b-4c7d-8e9f-0a1b2c3d4e5f"
 SIZES = {
@@ -61,12 +61,12 @@ SIZES = {
 }
 
 
-# --- the server and what Terraform makes on it --------------------------------
+# --- fixtures -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """MiniStack with TLS and AUTH=true: its URL, and the file with its authority."""
+    """MiniStack with TLS and AUTH=true: its URL, and the path of its CA certificate."""
     directory = tmp_path_factory.mktemp("server")
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
@@ -80,7 +80,7 @@ def server(tmp_path_factory):
         port = probe.getsockname()[1]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        # Without BIND_HOST it would listen on every interface.
+        # Without BIND_HOST, it would listen on all interfaces.
         "BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "AUTH": "true", "SERVICES": "s3,iam,sts,kms",
         "USE_SSL": "1", "MINISTACK_SSL_CERT": str(directory / "cert.pem"), "MINISTACK_SSL_KEY": str(directory / "key.pem"),
         "LOG_LEVEL": "WARNING", "TMPDIR": str(directory),
@@ -102,7 +102,7 @@ def server(tmp_path_factory):
     finally:
         process.terminate()
         try:
-            # It waits for connections that are open; nothing is lost with them.
+            # It waits for open connections, which may be closed safely.
             process.wait(2)
         except subprocess.TimeoutExpired:
             process.kill()
@@ -115,11 +115,11 @@ def trusting(authority):
 
 @pytest.fixture(scope="session")
 def terraform(tmp_path_factory):
-    """Runs Terraform in an example, with its providers at hand."""
+    """Applies an example with Terraform in the background."""
     program = shutil.which(os.environ.get("TERRAFORM", "terraform"))
     if not program:
         pytest.skip("terraform is not on the PATH; install Terraform 1.9 or newer")
-    # Terraform writes beside what it looks at, so it looks at a copy.
+    # Terraform writes to the directories that it reads, so use a copy.
     directory = tmp_path_factory.mktemp("module") / "terraform"
     ignored = shutil.ignore_patterns("tests", ".terraform", ".terraform.lock.hcl", "*.tfstate*")
     shutil.copytree(MODULE, directory, ignore=ignored)
@@ -131,10 +131,10 @@ def terraform(tmp_path_factory):
         environment["TF_CLI_CONFIG_FILE"] = str(config)
 
     def apply(example, variables, **more):
-        """Applies it, sees that a second time would change nothing, and returns its outputs."""
+        """Applies an example, checks that a second plan is empty, and returns the outputs."""
         def run(*arguments):
             assert not ending.is_set(), "interrupted"
-            # Killed it would leave its providers behind, so it is asked to end.
+            # SIGKILL would leave its provider processes running, so use SIGTERM.
             with subprocess.Popen([program, *arguments], cwd=directory / "examples" / example, env={**environment, **more},
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 running.add(process)
@@ -164,12 +164,12 @@ def terraform(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def applied(server, terraform):
-    """Both examples, on their way. Each waits a minute for lifecycle rules, so they wait together."""
+    """Both examples, applied concurrently, because each waits a minute for lifecycle rules."""
     url, authority = server
     one = json.dumps([SERVICE])
     return {
         "localstack": terraform("localstack", {"endpoint_url": url, "ca_bundle": authority, "bucket_name": BUCKET, "service_arn": SERVICE}),
-        # With the longest name that it takes, a KMS key and access logs.
+        # With the longest valid name, a KMS key and access logs.
         "complete": terraform(
             "complete", {"region": "us-east-1", "bucket_name": "b" * 58, "service_role_arns": one, "administrator_arns": one, "auditor_arns": one},
             AWS_ENDPOINT_URL=url, AWS_CA_BUNDLE=str(authority), AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test"),
@@ -178,17 +178,17 @@ def applied(server, terraform):
 
 @pytest.fixture(scope="session")
 def deployed(applied):
-    """The outputs of examples/localstack, applied."""
+    """The outputs of examples/localstack after applying it."""
     return applied["localstack"].result()
 
 
 class Caller:
-    """Clients on one set of credentials."""
+    """Clients with one set of credentials."""
 
     def __init__(self, server, access, secret, token=None):
         self.url, self.authority = server
         self.access, self.secret = access, secret
-        # One try and no ambient settings: what the server says first is what counts.
+        # No retries and no ambient settings, because the first response is the one to check.
         config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, signature_version="v4")
         s3_config = config.merge(Config(signature_version="s3v4"))
         for service in ("s3", "sts", "iam"):
@@ -201,13 +201,13 @@ class Caller:
 
 @pytest.fixture(scope="session")
 def root(server, deployed):
-    """The account's root, which MiniStack never refuses."""
+    """The root user of the account, which MiniStack never refuses."""
     return Caller(server, "test", "test")
 
 
 @pytest.fixture(scope="session")
 def service(server, root):
-    """The product's own service: a user who may assume roles, and do nothing else."""
+    """The product's own service: a user that may only assume roles."""
     root.iam.create_user(UserName="service")
     allow = {"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": f"arn:aws:iam::{ACCOUNT}:role/*"}
     root.iam.put_user_policy(UserName="service", PolicyName="assume",
@@ -229,7 +229,7 @@ def assume(server, service, deployed):
 
 @pytest.fixture(scope="session")
 def web_app(root, assume):
-    """A role that the module knows nothing of, and that may do anything in S3."""
+    """A role outside of the module that may do anything in S3."""
     trust = {"Effect": "Allow", "Principal": {"AWS": SERVICE}, "Action": "sts:AssumeRole"}
     everything = {"Effect": "Allow", "Action": "s3:*", "Resource": "*"}
     root.iam.create_role(RoleName="web-app", AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}))
@@ -239,7 +239,7 @@ def web_app(root, assume):
 
 
 class Program:
-    """skillfs in a session of SESSION, with the service's credentials and no other settings."""
+    """skillfs in the session SESSION, with the service's credentials and no other settings."""
 
     def __init__(self, path, service, role, directory):
         identity = [f"--{name}={SESSION[name]}" for name in ("user", "thread", "ticket")]
@@ -259,7 +259,7 @@ class Program:
 def program(service, deployed, tmp_path_factory):
     path = os.environ.get("SKILLFS")
     if not path:
-        pytest.skip("SKILLFS names no program")
+        pytest.skip("SKILLFS is not set")
     built = os.environ.get("SKILLFS_BUILT")
     until = time.monotonic() + 1800
     while built and not os.path.exists(built):
@@ -270,20 +270,20 @@ def program(service, deployed, tmp_path_factory):
 
 @pytest.fixture(scope="session", params=["exact", "compact", "program"])
 def agent(request, server, assume):
-    """A session of SESSION, and nothing else: with either form of the policy, or as the program opens it."""
+    """Credentials for SESSION: with either form of the session policy, or as returned by skillfs."""
     if request.param != "program":
         return assume("agents", session_policy(BUCKET, compact=request.param == "compact", **SESSION))
     answer = request.getfixturevalue("program")("credentials")
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout)
     assert found["Version"] == 1
-    # ISO 8601, as the AWS CLI wants it.
+    # ISO 8601, as the AWS CLI expects it.
     assert datetime.datetime.fromisoformat(found["Expiration"]) > datetime.datetime.now(datetime.timezone.utc)
     return Caller(server, found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
 
 
 def seed(root, bucket):
-    """Puts back what is missing or was changed."""
+    """Restores objects that are missing or were changed, and deletes all others."""
     found = {entry["Key"]: entry["Size"] for entry in root.s3.list_objects_v2(Bucket=bucket).get("Contents", [])}
     for key in ATTEMPTS["objects"]:
         body = PLAIN_INDEX if key.endswith("/index.json") else f"this is {key}".encode()
@@ -294,7 +294,7 @@ def seed(root, bucket):
 
 
 def state(root):
-    """Every version and every marker: whatever a call changed shows here."""
+    """Returns all versions and delete markers, which show any change."""
     pages = root.s3.get_paginator("list_object_versions").paginate(Bucket=BUCKET)
     return [(entry["Key"], entry["VersionId"], entry.get("ETag"))
             for page in pages for entry in page.get("Versions", []) + page.get("DeleteMarkers", [])]
@@ -304,7 +304,7 @@ def state(root):
 
 
 class Refused(Exception):
-    """S3 answered that this caller may not."""
+    """S3 denied access."""
 
 
 def send(caller, url, method, body=None):
@@ -314,7 +314,7 @@ def send(caller, url, method, body=None):
             return answer.read()
     except urllib.error.HTTPError as error:
         text = error.read().decode(errors="replace")
-        # A bad signature is a 403 too, and would prove nothing.
+        # A bad signature is a 403 as well, and would prove nothing.
         if error.code == 403 and "AccessDenied" in text:
             raise Refused(text) from None
         raise AssertionError(f"{error.code} {text}") from None
@@ -370,7 +370,7 @@ def version_of(attempt):
 
 
 def plain(operation, **arguments):
-    """A call about one object."""
+    """A call on one object."""
     return lambda c, a: getattr(c.s3, operation)(Bucket=a["bucket"], Key=a["key"], **arguments)
 
 
@@ -436,12 +436,12 @@ CALLS = {
 
 
 def attempt(caller, what, root, bucket=BUCKET):
-    """Makes the call; `Refused` is an answer, anything else that fails is an error."""
+    """Makes the call. Raises `Refused` if access is denied; any other exception is a failure."""
     try:
         return CALLS[what["call"]](caller, {**what, "bucket": bucket, "root": root})
     except ClientError as error:
         status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-        # The answer to HEAD has no body, and so no code but its status.
+        # The response to HEAD has no body, so the status is the only error code.
         if status == 403 and error.response["Error"]["Code"] in ("AccessDenied", "403", "Forbidden"):
             raise Refused(str(error)) from None
         raise
@@ -461,26 +461,26 @@ def test_the_template_and_the_function_agree(deployed):
 
 
 @each("allowed")
-def test_own_is_open(agent, root, what):
+def test_own_prefixes_are_accessible(agent, root, what):
     seed(root, BUCKET)
     attempt(agent, what, root)
 
 
 @each("refused")
-def test_foreign_is_refused(agent, root, what):
+def test_foreign_prefixes_are_refused(agent, root, what):
     seed(root, BUCKET)
     before = state(root)
     with pytest.raises(Refused):
         attempt(agent, what, root)
-    # S3 decides for each key of DeleteObjects, and so the own ones may be gone. (MiniStack
-    # refuses the whole request over one key.)
+    # S3 decides for each key of DeleteObjects, so the session's own keys may be deleted.
+    # (MiniStack refuses the entire request because of one key.)
     own = set(what.get("keys", [])) - set(what.get("foreign", what.get("keys", [])))
     assert [entry for entry in state(root) if entry[0] not in own] == [entry for entry in before if entry[0] not in own]
 
 
 @each("administrators_only")
 def test_only_administrators_publish(web_app, root, what):
-    """Not even who may do anything in S3: the bucket's policy refuses."""
+    """The bucket policy refuses even a principal that may do anything in S3."""
     seed(root, BUCKET)
     before = state(root)
     with pytest.raises(Refused):
@@ -489,12 +489,12 @@ def test_only_administrators_publish(web_app, root, what):
 
 
 @each("anybody")
-def test_others_write_what_is_theirs(web_app, root, what):
+def test_others_can_write_to_user_skills(web_app, root, what):
     seed(root, BUCKET)
     attempt(web_app, what, root)
 
 
-def test_enough_is_tried():
+def test_attempts_cover_all_calls():
     assert len(ATTEMPTS["refused"]) >= 40
     assert {"threads/t10/secret.md", "u10/skills/a/SKILL.md"} <= {what.get("key") for what in ATTEMPTS["refused"]}
     assert set(CALLS) == {what["call"] for what in ATTEMPTS["refused"] + ATTEMPTS["allowed"]}
@@ -508,36 +508,36 @@ def control(root):
 
 
 @each("refused", "administrators_only")
-def test_it_is_not_the_call_that_is_wrong(root, service, control, what):
-    """The same call by those who may: the account's root, and the service for its roles."""
+def test_refused_calls_are_well_formed(root, service, control, what):
+    """Makes the same call with permission: as the root user, or as the service to assume roles."""
     seed(root, control)
     try:
         attempt(service if what["call"].startswith("assume_") else root, what, root, bucket=control)
     except ClientError as error:
-        # What is asked for may be missing, or empty, or in the way.
+        # The call may still fail because something is missing, empty or in the way.
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] in (400, 404, 409), error
 
 
-def test_nobody_else_opens_sessions(root, deployed):
-    """Not even the account's root: the role trusts the service by name."""
+def test_only_the_service_can_open_sessions(root, deployed):
+    """Not even the root user can, because the role trusts only the service."""
     with pytest.raises(ClientError, match="AccessDenied"):
         root.sts.assume_role(RoleArn=deployed["agents_role_arn"], RoleSessionName="attempt")
 
 
-def test_a_missing_file_of_ones_own_is_missing(agent):
+def test_a_missing_file_in_an_own_prefix_is_not_found(agent):
     with pytest.raises(ClientError) as caught:
         agent.s3.head_object(Bucket=BUCKET, Key="threads/t1/missing.md")
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 404
 
 
-def test_a_policy_that_is_too_long_opens_no_session(assume):
+def test_a_policy_that_is_too_long_is_rejected(assume):
     bucket, (user, thread, ticket), library = SIZES["longest"]
     with pytest.raises(ClientError, match="2048"):
         assume("agents", session_policy(bucket, user, thread, ticket, [library]))
 
 
-def test_a_path_is_not_walked(agent, root):
-    """To S3 `..` is a name like any other, so it stays in the own thread."""
+def test_dot_dot_is_not_resolved(agent, root):
+    """To S3, `..` is an ordinary name, so such a key stays in the session's own thread."""
     seed(root, BUCKET)
     before = [entry for entry in state(root) if not entry[0].startswith("threads/t1/")]
     for key in ("threads/t1/../t10/planted.md", "threads/t1/%2e%2e/t10/planted.md", "threads/t1//../../u1/skills/planted.md"):
@@ -608,7 +608,7 @@ ROLES = [(role, *case) for role, cases in (("agents", BARE), ("administrators", 
 @pytest.mark.parametrize("role, call, where, allowed", ROLES, ids=[
     f"{role} {'may' if allowed else 'may not'} {call} {where.get('key', where.get('prefix', 'the bucket'))}" for role, call, where, allowed in ROLES])
 def test_roles(assume, root, role, call, where, allowed):
-    """Each role as it is, without a session policy."""
+    """Each role without a session policy."""
     seed(root, BUCKET)
     caller = assume(role)
     if allowed:
@@ -619,7 +619,7 @@ def test_roles(assume, root, role, call, where, allowed):
 
 
 def test_a_session_policy_adds_nothing(assume, root):
-    """A session that asks for more than its role has gets the role's."""
+    """A session policy that allows more than the role does not add permissions."""
     seed(root, BUCKET)
     everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
     caller = assume("agents", json.dumps(everything))
@@ -628,7 +628,7 @@ def test_a_session_policy_adds_nothing(assume, root):
             attempt(caller, what, root)
 
 
-# --- the program in its own session -------------------------------------------
+# --- skillfs in its own session -----------------------------------------------
 
 
 def expect(answer, code=0):
@@ -650,7 +650,7 @@ def test_the_program_works_in_its_session(program, root):
     expect(program("append", "/workspace/new.md", content="two\n"))
     assert root.s3.get_object(Bucket=BUCKET, Key="threads/t1/new.md")["Body"].read() == b"one\ntwo\n"
     expect(program("rm", "/workspace/new.md"))
-    # A missing file of one's own is missing, not refused.
+    # A missing file in the session's own prefix is not found, rather than refused.
     expect(program("read", "/workspace/new.md"), NOT_FOUND)
     assert [entry for entry in state(root) if not entry[0].startswith("threads/t1/")] == before
 
@@ -677,7 +677,7 @@ def test_the_program_refuses(program, root, arguments):
     ("longest", False, 2606, 0), ("longest", True, 1842, 1),
 ])
 def test_how_many_libraries_fit(name, compact, size, libraries):
-    """The README's figures: the size with one library, and how many fit."""
+    """Checks the figures in the README: the size with one library, and how many fit."""
     bucket, (user, thread, ticket), library = SIZES[name]
 
     def length(count):

@@ -1,8 +1,8 @@
-"""policies.json: sessions, and the policy of each, to the letter.
+"""Compares rendered session policies with policies.json, byte for byte.
 
-Programs that make the policy themselves are tested against the same file.
-After a change of the template `python test_policies.py` writes the texts anew;
-a new case needs its name and its input only. Terraform needs no providers for it.
+Other implementations of the policy are tested against the same file. After a change
+to the template, `python test_policies.py` regenerates the texts; a new case needs only
+a name and an input. Terraform needs no providers for this.
 """
 
 import base64
@@ -20,23 +20,23 @@ HERE = pathlib.Path(__file__).resolve().parent
 FILE = HERE / "policies.json"
 CASES = json.loads(FILE.read_text())
 RENDER = 'trimspace(templatefile("../policies/session.json.tftpl", case.input))'
-# Terraform's console prints strings with escapes of its own; base64 has none.
+# base64, because Terraform's console escapes strings.
 EXPRESSION = f'base64encode(jsonencode([for case in jsondecode(file("policies.json")) : {RENDER}]))'
 
 
 def render():
-    """What the template makes of every input."""
+    """Renders the template for every input."""
     program = shutil.which(os.environ.get("TERRAFORM", "terraform"))
     if not program:
         return None
-    # No settings of the caller's: they may name a file that is not there.
+    # Ignore the caller's CLI configuration, which may name a file that does not exist.
     answer = subprocess.run([program, "console"], cwd=HERE, input=EXPRESSION + "\n", capture_output=True, text=True,
                             env={**os.environ, "TF_CLI_CONFIG_FILE": os.devnull, "CHECKPOINT_DISABLE": "1"})
     assert answer.returncode == 0, answer.stderr
     return json.loads(base64.b64decode(answer.stdout.strip().strip('"')))
 
 
-def test_the_template_gives_exactly_these():
+def test_the_template_renders_the_recorded_policies():
     rendered = render()
     if rendered is None:
         pytest.skip("terraform is not on the PATH; install Terraform 1.9 or newer")
@@ -44,7 +44,7 @@ def test_the_template_gives_exactly_these():
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_the_function_gives_exactly_this(case):
+def test_the_function_returns_the_recorded_policy(case):
     assert session_policy(**case["input"]) == case["policy"]
     assert len(case["policy"]) == case["characters"]
 

@@ -1,4 +1,4 @@
-# Everything, on AWS: a KMS key, access logs, all three roles.
+# A complete setup on AWS: a KMS key, access logs, and all three roles.
 #
 #   terraform init
 #   terraform apply -var bucket_name=acme-skillfs \
@@ -20,12 +20,13 @@ module "skillfs" {
   administrator_principal_arns = var.administrator_arns
   auditor_principal_arns       = var.auditor_arns
 
-  # These come through other roles, which do not carry the second factor along.
+  # They use other roles, which do not carry the MFA context.
   require_mfa = false
 
   old_version_days = 30
   thread_days      = 365
-  # Through its policy: S3 must be allowed to deliver logs before it is told to.
+  # Refers to the bucket policy, because S3 must be allowed to deliver logs before logging is
+  # enabled.
   access_logs = { bucket = aws_s3_bucket_policy.logs.bucket }
 
   tags = var.tags
@@ -34,12 +35,11 @@ module "skillfs" {
 data "aws_caller_identity" "current" {}
 data "aws_partition" "current" {}
 
-# The account decides by IAM who may use the key, and the module's roles say for
-# which bucket.
+# Delegates access to IAM. The module's roles restrict the use of the key to their bucket.
 data "aws_iam_policy_document" "key" {
-  #checkov:skip=CKV_AWS_109:a key's policy speaks of this key alone, "*" is itself, and the account must be able to manage it
-  #checkov:skip=CKV_AWS_111:a key's policy speaks of this key alone, "*" is itself, and the account must be able to manage it
-  #checkov:skip=CKV_AWS_356:a key's policy speaks of this key alone, "*" is itself, and the account must be able to manage it
+  #checkov:skip=CKV_AWS_109:in a key policy, "*" is the key itself, and the account must be able to manage it
+  #checkov:skip=CKV_AWS_111:in a key policy, "*" is the key itself, and the account must be able to manage it
+  #checkov:skip=CKV_AWS_356:in a key policy, "*" is the key itself, and the account must be able to manage it
   statement {
     sid       = "Account"
     actions   = ["kms:*"]
@@ -63,11 +63,11 @@ resource "aws_kms_key" "skillfs" {
 # --- the bucket for access logs ----------------------------------------------
 
 resource "aws_s3_bucket" "logs" {
-  #checkov:skip=CKV_AWS_18:a bucket of logs that logs itself never ends
-  #checkov:skip=CKV_AWS_21:S3 writes each log once and nobody changes it
-  #checkov:skip=CKV_AWS_144:logs are kept for months, a second region would be for years
-  #checkov:skip=CKV_AWS_145:S3 delivers access logs to buckets with SSE-S3 without further rights to a key
-  #checkov:skip=CKV2_AWS_62:nothing listens
+  #checkov:skip=CKV_AWS_18:a log bucket that logs to itself never stops
+  #checkov:skip=CKV_AWS_21:S3 writes each log once, and nobody changes it
+  #checkov:skip=CKV_AWS_144:logs are kept for months only, which does not justify a second region
+  #checkov:skip=CKV_AWS_145:with SSE-S3, S3 can deliver access logs without permissions for a key
+  #checkov:skip=CKV2_AWS_62:there are no consumers
   bucket = "${var.bucket_name}-logs"
   tags   = var.tags
 }
@@ -129,7 +129,7 @@ data "aws_iam_policy_document" "logs" {
       identifiers = ["logging.s3.amazonaws.com"]
     }
 
-    # Otherwise any bucket of any account could log into this one.
+    # Otherwise, any bucket in any account could deliver logs to this one.
     condition {
       test     = "StringEquals"
       variable = "aws:SourceAccount"

@@ -5,32 +5,32 @@ variable "region" {
 }
 
 variable "bucket_name" {
-  description = "The bucket's name; the one for logs is named after it."
+  description = "Name of the bucket. The log bucket has this name with the suffix `-logs`."
   type        = string
 
   validation {
     condition     = length(var.bucket_name) <= 58
-    error_message = "bucket_name leaves room for \"-logs\": at most 58 characters."
+    error_message = "bucket_name must have at most 58 characters, because \"-logs\" is appended for the log bucket."
   }
 }
 
 variable "service_role_arns" {
-  description = "The roles that the product's service runs on."
+  description = "ARNs of the roles that the product's service runs with."
   type        = list(string)
 }
 
 variable "administrator_arns" {
-  description = "Who publishes skills."
+  description = "ARNs of principals that publish skills."
   type        = list(string)
 }
 
 variable "auditor_arns" {
-  description = "Who looks at it all."
+  description = "ARNs of principals that review the bucket."
   type        = list(string)
 }
 
 variable "tags" {
-  description = "Tags of everything."
+  description = "Tags for all resources."
   type        = map(string)
   default     = { app = "skillfs" }
 }

@@ -1,21 +1,21 @@
-# Everything, on a server of your own: LocalStack, MiniStack or another that
-# speaks S3, IAM and STS.
+# A setup on a local server: LocalStack, MiniStack or another one that supports
+# S3, IAM and STS.
 #
 #   localstack/start --no-data
 #   terraform init
 #   terraform apply
 #
-# LocalStack does not enforce IAM, so there it shows only that the module applies.
+# LocalStack does not enforce IAM, so it only shows that the module can be applied.
 # MiniStack with AUTH=true does: see ../../tests.
 
 provider "aws" {
   region     = "us-east-1"
   access_key = "test"
   secret_key = "test"
-  # Set for servers that speak TLS with a certificate of their own.
+  # For servers that use TLS with their own certificate authority.
   custom_ca_bundle = var.ca_bundle
 
-  # There are no buckets as host names, no instance and no real account here.
+  # Use path-style requests, and skip checks that need EC2 metadata or a real account.
   s3_use_path_style           = true
   skip_credentials_validation = true
   skip_metadata_api_check     = true

@@ -1,25 +1,25 @@
 output "bucket_name" {
-  description = "For `--bucket`."
+  description = "Name of the bucket, for `--bucket`."
   value       = module.skillfs.bucket_name
 }
 
 output "agents_role_arn" {
-  description = "For `--role-arn`."
+  description = "ARN of the agents' role, for `--role-arn`."
   value       = module.skillfs.agents_role_arn
 }
 
 output "administrators_role_arn" {
-  description = "For `skillfs admin`."
+  description = "ARN of the administrators' role, for `skillfs admin`."
   value       = module.skillfs.administrators_role_arn
 }
 
 output "auditors_role_arn" {
-  description = "For reviews."
+  description = "ARN of the auditors' role, for reviews."
   value       = module.skillfs.auditors_role_arn
 }
 
 output "session_policies" {
-  description = "The inline policy of `var.session`, in both forms."
+  description = "The session policy of `var.session`, in both forms."
   value = {
     for form in ["exact", "compact"] : form => trimspace(templatefile(module.skillfs.session_policy_template, merge(var.session, {
       partition = "aws"
@@ -36,12 +36,12 @@ output "tag_names" {
 }
 
 output "policies" {
-  description = "Every policy as JSON."
+  description = "All policies as JSON."
   value       = module.skillfs.policies
 }
 
 output "trust_policies" {
-  description = "Who may assume each role, as JSON."
+  description = "The trust policy of each role, as JSON."
   sensitive   = true
   value       = module.skillfs.trust_policies
 }

@@ -1,41 +1,41 @@
 variable "endpoint_url" {
-  description = "Where the server listens."
+  description = "URL of the server."
   type        = string
   default     = "http://127.0.0.1:4566"
 }
 
 variable "ca_bundle" {
-  description = "A file with the certificate of the server's authority, for https."
+  description = "Path of the CA certificate of the server, for https."
   type        = string
   default     = null
 }
 
 variable "bucket_name" {
-  description = "The bucket's name."
+  description = "Name of the bucket."
   type        = string
   default     = "skillfs-local"
 }
 
 variable "agent_scoping" {
-  description = "See the module."
+  description = "See the module's variable `agent_scoping`."
   type        = string
   default     = "session_policy"
 }
 
 variable "service_arn" {
-  description = "Who may open sessions. The account that these servers begin with, unless told."
+  description = "ARN of the principal that may open sessions. Defaults to the initial account of these servers."
   type        = string
   default     = "arn:aws:iam::000000000000:root"
 }
 
 variable "administrator_arns" {
-  description = "Who may assume the administrators' role. The same as `service_arn` unless told."
+  description = "ARNs of principals that may assume the administrators' role. Defaults to `service_arn`."
   type        = list(string)
   default     = null
 }
 
 variable "session" {
-  description = "A session to render the inline policy for."
+  description = "The session to render the session policy for."
   type = object({
     user         = optional(string)
     thread       = optional(string)
