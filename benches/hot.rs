@@ -1,8 +1,8 @@
-//! The paths that run on every call: `cargo bench`.
+//! Microbenchmarks of the code that runs on every call: `cargo bench`.
 //!
-//! Everything is in memory by then; what the network costs, `bench/` measures.
+//! Everything is cached before measuring. `bench/` measures the cost of the network.
 
-#![allow(clippy::expect_used, reason = "without a session there is nothing to measure")]
+#![allow(clippy::expect_used, reason = "a failure here must abort the benchmark")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn main() {
     divan::main();
 }
 
-/// A session that knows its 200 skills and its files.
+/// A session with 200 skills and its files in the cache.
 struct Warm {
     runtime: Runtime,
     session: S3Backend,
@@ -85,7 +85,7 @@ fn parse_a_skill(bencher: Bencher<'_, '_>) {
     bencher.bench(|| Document::load(black_box(text.as_bytes()), "skill-007", "SKILL.md"));
 }
 
-/// A path that needs no request: parsed and resolved, and that is all.
+/// Resolving a mount point needs no request, so this measures only parsing and resolving.
 #[divan::bench]
 fn resolve_a_mount(bencher: Bencher<'_, '_>) {
     let Warm { runtime, session } = Warm::new();

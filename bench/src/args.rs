@@ -11,29 +11,29 @@ use serde::Serialize;
 use crate::scenario;
 
 pub(crate) const HELP: &str = "\
-skillfs and its rivals at the same work, on loopback.
+Compares skillfs with other S3 clients on the same work, over loopback.
 
     cargo run --release -p skillfs-bench -- [OPTIONS]
 
-    --endpoint URL    an S3 server, http only, instead of the one that is started; credentials come from
-                      AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Give a bucket for nothing else:
-                      objects are written and left there
-    --bucket NAME     its bucket [bench]
-    --latency-ms MS   what each answer takes at least [50]
+    --endpoint URL    use this S3 server (http only) instead of starting one; credentials come from
+                      AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Use a dedicated bucket:
+                      objects are written and not deleted
+    --bucket NAME     the bucket to use [bench]
+    --latency-ms MS   minimum latency of each response [50]
     --only NAME,…     catalogue, reads, ls, sessions, warm, stampede, roles, cpu, memory, fairness
-    --quick           smaller sizes and fewer rounds; for a look, not for figures
-    --markdown        tables as Markdown
-    --json FILE       all figures as JSON
+    --quick           smaller sizes and fewer rounds; not for publishing figures
+    --markdown        print tables as Markdown
+    --json FILE       write all figures as JSON
 ";
 
 pub(crate) enum Command {
     Help,
-    /// The other process. Hidden.
+    /// Runs the server process. Hidden.
     Serve {
         upstream: Option<String>,
         bucket: String,
     },
-    /// A measurement in a process of its own. Hidden.
+    /// Runs a measurement in a separate process. Hidden.
     Worker {
         name: String,
         rest: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn wants(&self, scenario: &str) -> bool {
+    pub(crate) fn includes(&self, scenario: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == scenario)
     }
 
@@ -63,7 +63,7 @@ impl Args {
         Duration::from_millis(self.latency_ms)
     }
 
-    /// The full size, or the one for a quick look.
+    /// Chooses between the full size and the size for `--quick`.
     pub(crate) fn size<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -88,7 +88,7 @@ pub(crate) fn parse() -> Result<Command> {
                     rest.push(value);
                 }
                 let mut rest = rest.into_iter();
-                let Some(first) = rest.next() else { bail!("it is for this program only") };
+                let Some(first) = rest.next() else { bail!("this command is internal") };
                 return Ok(if name == "serve" {
                     Command::Serve { bucket: first, upstream: rest.next() }
                 } else {
@@ -115,10 +115,10 @@ pub(crate) fn parse() -> Result<Command> {
         bail!("there is no scenario `{unknown}`; see --help");
     }
     if args.latency_ms == 0 {
-        bail!("round trips are counted in latencies: give --latency-ms at least 1");
+        bail!("round trips are counted in latencies: --latency-ms must be at least 1");
     }
     if args.endpoint.as_ref().is_some_and(|url| !url.starts_with("http://")) {
-        bail!("the proxy speaks plain HTTP: give an endpoint with `http://`");
+        bail!("the proxy only supports plain HTTP: use an endpoint with `http://`");
     }
     Ok(Command::Bench(args))
 }

@@ -1,4 +1,4 @@
-//! The place where things are measured: the other process, and how it is spoken to.
+//! The test setup: starts the server process and communicates with it.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::place::Place;
 use crate::proxy::Counts;
 use crate::serve::Started;
 
-/// A process of ours that answers each line with a line of JSON. It is killed when this is dropped.
-pub(crate) struct Talker {
+/// A child process that answers each line of input with a line of JSON. It is killed on drop.
+pub(crate) struct ChildProcess {
     _child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Talker {
-    /// The command's input and output must be piped.
+impl ChildProcess {
+    /// Starts a process. Its standard input and output must be piped.
     pub(crate) fn start(mut command: Command) -> Result<Self> {
         let mut child = command.spawn().context("cannot start a process")?;
         let input = child.stdin.take().context("no input")?;
@@ -29,26 +29,26 @@ impl Talker {
         Ok(Self { _child: child, input, output })
     }
 
-    pub(crate) async fn ask<T: DeserializeOwned>(&mut self, order: &str) -> Result<T> {
+    pub(crate) async fn request<T: DeserializeOwned>(&mut self, order: &str) -> Result<T> {
         self.input.write_all(format!("{order}\n").as_bytes()).await?;
-        self.hear().await
+        self.receive().await
     }
 
-    pub(crate) async fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+    pub(crate) async fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let line = self.output.next_line().await?.context("the other process has ended")?;
         serde_json::from_str(&line).with_context(|| format!("the other process said `{line}`"))
     }
 }
 
 pub(crate) struct Lab {
-    server: Talker,
-    /// The storage itself: for what is not measured.
+    server: ChildProcess,
+    /// The storage without the proxy, for setup that is not measured.
     pub(crate) direct: Place,
-    /// The storage behind the proxy.
+    /// The storage through the proxy.
     pub(crate) proxied: Place,
 }
 
-/// What a piece of work took.
+/// The cost of a piece of work.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Measured {
     pub(crate) counts: Counts,
@@ -56,7 +56,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Of several times the same: the time in the middle, and the most requests.
+    /// Summarizes several runs of the same work: the median time, and the highest number of requests.
     pub(crate) fn typical(mut several: Vec<Self>) -> Option<Self> {
         several.sort_by_key(|one| one.time);
         let time = several.get(several.len() / 2)?.time;
@@ -73,8 +73,8 @@ impl Lab {
             command.arg(endpoint);
         }
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).kill_on_drop(true);
-        let mut server = Talker::start(command)?;
-        let started: Started = server.hear().await?;
+        let mut server = ChildProcess::start(command)?;
+        let started: Started = server.receive().await?;
         let direct = match &args.endpoint {
             Some(endpoint) => Place::from_env(endpoint, &args.bucket)?,
             None => Place::embedded(&started.storage, &args.bucket),
@@ -83,35 +83,35 @@ impl Lab {
         Ok(Self { server, direct, proxied })
     }
 
-    /// How late answers are from now on.
+    /// Sets the latency of responses.
     pub(crate) async fn latency(&mut self, latency: Duration) -> Result<()> {
-        let _: Counts = self.server.ask(&format!("latency {}", latency.as_micros())).await?;
+        let _: Counts = self.server.request(&format!("latency {}", latency.as_micros())).await?;
         Ok(())
     }
 
-    /// Does the work, and tells its requests and its time.
+    /// Runs the work, and returns its result, requests and time.
     pub(crate) async fn measure<T>(
         &mut self,
         work: impl Future<Output = Result<T>>,
     ) -> Result<(T, Measured)> {
-        self.quiet().await?;
-        let _: Counts = self.server.ask("reset").await?;
+        self.wait_until_idle().await?;
+        let _: Counts = self.server.request("reset").await?;
         let start = Instant::now();
         let done = work.await?;
         let time = start.elapsed();
-        // What goes on behind the caller's back is counted too.
-        let counts = self.quiet().await?;
+        // Requests that continue in the background are counted too.
+        let counts = self.wait_until_idle().await?;
         Ok((done, Measured { counts, time }))
     }
 
-    async fn quiet(&mut self) -> Result<Counts> {
+    async fn wait_until_idle(&mut self) -> Result<Counts> {
         for _ in 0..5_000 {
-            let counts: Counts = self.server.ask("counts").await?;
+            let counts: Counts = self.server.request("counts").await?;
             if counts.now == 0 {
                 return Ok(counts);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        bail!("requests go on and on")
+        bail!("requests do not stop")
     }
 }

@@ -1,21 +1,21 @@
-//! skillfs and its rivals at the same work, end to end.
+//! An end-to-end benchmark that compares skillfs with other S3 clients.
 //!
-//! Everything is on loopback. The storage and a proxy in front of it run in a process of their own, so that
-//! memory and processor time of the measuring process are those of the client alone. The proxy counts
-//! requests and makes each answer as late as S3's are.
+//! Everything runs over loopback. The storage and a proxy in front of it run in a separate process, so that
+//! the memory and CPU time of the measuring process are those of the client alone. The proxy counts requests
+//! and delays each response to simulate the latency of S3.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | `serve`, `proxy` | the other process: an embedded store, and the proxy |
-//! | `lab` | starts that process, talks to it, measures |
-//! | `ours` | all that is known here of skillfs |
+//! | `serve`, `proxy` | the server process: an embedded store and the proxy |
+//! | `lab` | starts the server process, communicates with it, measures |
+//! | `ours` | all code that uses skillfs |
 //! | `rivals` | the same work with `aws-sdk-s3`, `object_store` and `opendal` |
-//! | `seed` | what lies in the bucket |
-//! | `scenario` | what is measured |
-//! | `worker` | measurements that want a fresh process |
+//! | `seed` | the content of the bucket |
+//! | `scenario` | the measurements |
+//! | `worker` | measurements that need a fresh process |
 //! | `report` | rows, goals, tables, JSON |
 
-#![allow(clippy::disallowed_methods, reason = "it measures")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod args;
 mod lab;
@@ -38,9 +38,9 @@ use self::args::{Args, Command};
 use self::lab::Lab;
 use self::report::Report;
 
-/// The whole program, for `main`.
+/// Runs the benchmark; called by `main`.
 pub async fn run() -> Result<ExitCode> {
-    // The rivals' HTTP client takes the process's provider, and has none compiled in.
+    // The other clients' HTTP library uses the process-wide TLS provider, because none is compiled in.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match args::parse()? {
         Command::Help => {
@@ -59,7 +59,7 @@ pub async fn run() -> Result<ExitCode> {
     }
 }
 
-/// The program `sdk-defaults`: rounds of reads by the SDK as people get it.
+/// Runs the program `sdk-defaults`: rounds of reads with the SDK's default settings.
 pub async fn sdk_defaults() -> Result<()> {
     worker::rounds(worker::Rounds::DefaultsOnly, &std::env::args().skip(1).collect::<Vec<_>>()).await
 }
@@ -68,7 +68,7 @@ async fn bench(args: &Args) -> Result<ExitCode> {
     let mut lab = Lab::start(args).await.context("cannot start the storage")?;
     let mut report = Report::new(args);
     for (name, title) in scenario::ALL {
-        if !args.wants(name) {
+        if !args.includes(name) {
             continue;
         }
         eprintln!("{name}: {title}");

@@ -1,4 +1,4 @@
-//! skillfs and its rivals at the same work. `--help` says more.
+//! Compares skillfs with other S3 clients. See `--help`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! All that is known here of skillfs.
+//! All code of the benchmark that uses skillfs.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use skillfs::{
 
 use crate::place::{Place, REGION};
 
-/// How long answers count as fresh where nothing else is said: longer than any scenario's warm part.
+/// The default freshness bound: longer than the warm phase of any scenario.
 pub(crate) const BOUND: Duration = Duration::from_mins(10);
 
-/// A process's handle, with nothing in its cache.
+/// Creates a handle with an empty cache.
 pub(crate) async fn connect(place: &Place) -> Result<SkillFs> {
     Ok(SkillFs::connect(&settings(place)).await?)
 }
@@ -32,7 +32,7 @@ pub(crate) async fn connect_cache(place: &Place, cache_bytes: u64) -> Result<Ski
     Ok(SkillFs::connect(&settings).await?)
 }
 
-/// The same that asks the storage each time.
+/// Like [`connect`], without a cache.
 pub(crate) async fn connect_uncached(place: &Place) -> Result<SkillFs> {
     let freshness = Freshness::all(Duration::ZERO);
     Ok(SkillFs::connect(&settings(place).freshness(freshness).cache_bytes(0)).await?)
@@ -66,8 +66,9 @@ pub(crate) fn session(fs: &SkillFs, user: &str, thread: &str) -> Result<S3Backen
 }
 
 /// A session with the skills of a shared library and the workspace of a user's thread.
-pub(crate) fn session_in(fs: &SkillFs, user: &str, thread: &str, shared: &str) -> Result<S3Backend> {
-    // Each user has a library that no other has, or all of them would have the same credentials.
+pub(crate) fn session_with_thread(fs: &SkillFs, user: &str, thread: &str, shared: &str) -> Result<S3Backend> {
+    // Each user gets an additional library of their own. Otherwise, all users would share the same
+    // credentials.
     let libraries = vec![LibraryId::parse(shared)?, LibraryId::parse(&format!("of-{user}"))?];
     let thread = Some(ThreadId::parse(thread)?);
     Ok(fs.session(&{
@@ -77,13 +78,13 @@ pub(crate) fn session_in(fs: &SkillFs, user: &str, thread: &str, shared: &str) -
     }))
 }
 
-/// The same session; what it reads is checked with the storage.
+/// The same session, but every read is revalidated.
 pub(crate) fn checking(session: &S3Backend) -> S3Backend {
     session.fresh()
 }
 
-/// A session with the skills of a library and nothing else.
-pub(crate) fn session_of(fs: &SkillFs, library: &Library) -> S3Backend {
+/// A session with the skills of one library and nothing else.
+pub(crate) fn session_with_library(fs: &SkillFs, library: &Library) -> S3Backend {
     let session = match library {
         Library::User(user) => Session::default().user(user.clone()),
         Library::Shared(library) => Session::default().libraries(vec![library.clone()]),
@@ -92,7 +93,7 @@ pub(crate) fn session_of(fs: &SkillFs, library: &Library) -> S3Backend {
 }
 
 /// A session with a user's own skills and those of a shared library.
-pub(crate) fn session_beside(fs: &SkillFs, user: &str, shared: &str) -> Result<S3Backend> {
+pub(crate) fn session_with_shared(fs: &SkillFs, user: &str, shared: &str) -> Result<S3Backend> {
     let (user, libraries) = (Some(UserId::parse(user)?), vec![LibraryId::parse(shared)?]);
     Ok(fs.session(&{
         let mut made = Session::default().libraries(libraries);
@@ -109,7 +110,7 @@ pub(crate) fn shared_library(id: &str) -> Result<Library> {
     Ok(Library::Shared(LibraryId::parse(id)?))
 }
 
-/// What the keys of a library begin with.
+/// The key prefix of a library.
 pub(crate) fn root(library: &Library) -> String {
     match library {
         Library::User(user) => user.to_string(),
@@ -117,12 +118,12 @@ pub(crate) fn root(library: &Library) -> String {
     }
 }
 
-/// Where the index of a library is.
+/// The key of a library's index.
 pub(crate) fn index_key(library: &Library) -> String {
     format!("{}/.skillfs/index.json", root(library))
 }
 
-/// Publishes a plain library as it is stored.
+/// Publishes a plain library with its current content.
 pub(crate) async fn publish(fs: &SkillFs, library: &Library) -> Result<()> {
     let mut options = PushOptions::default();
     options.into = IntoKind::Published;
@@ -132,10 +133,10 @@ pub(crate) async fn publish(fs: &SkillFs, library: &Library) -> Result<()> {
     Ok(())
 }
 
-/// A skill's path below its library, and its files.
+/// A skill's path in its library, and its files.
 pub(crate) type NewFiles = (String, Vec<(&'static str, Bytes)>);
 
-/// Pushes skills to a published library: a release.
+/// Publishes a release that adds or changes skills.
 pub(crate) async fn push(fs: &SkillFs, library: &Library, skills: Vec<NewFiles>) -> Result<()> {
     let mut new = NewLibrary::default();
     for (path, files) in skills {
@@ -145,7 +146,7 @@ pub(crate) async fn push(fs: &SkillFs, library: &Library, skills: Vec<NewFiles>)
     release(fs, library, &new, &PushOptions::default()).await
 }
 
-/// Removes a skill from a published library: a release.
+/// Publishes a release without a skill.
 pub(crate) async fn remove(fs: &SkillFs, library: &Library, skill: String) -> Result<()> {
     let mut options = PushOptions::default();
     options.delete = true;
@@ -160,22 +161,22 @@ async fn release(fs: &SkillFs, library: &Library, new: &NewLibrary, options: &Pu
     Ok(())
 }
 
-/// A whole `SKILL.md`, by the path of the skill.
+/// Loads a complete `SKILL.md` by the path of the skill.
 pub(crate) async fn load(session: &S3Backend, skill: &str) -> Result<String> {
     session.load_skill_content(skill).await?.with_context(|| format!("there is no skill `{skill}`"))
 }
 
-/// The catalogue as a prompt has it.
+/// Returns the catalog as it appears in a prompt.
 pub(crate) async fn catalogue(session: &S3Backend) -> Result<String> {
     Ok(session.load_all_skills_formatted(None).await?)
 }
 
-/// How many skills such a catalogue has.
+/// Counts the skills in a catalog.
 pub(crate) fn skills_in(catalogue: &str) -> usize {
     catalogue.lines().filter(|line| line.starts_with("- `")).count()
 }
 
-/// What is left in the cache, for people to read.
+/// Describes the state of the cache in readable form.
 pub(crate) fn cache(fs: &SkillFs) -> String {
     format!("{:?}", fs.cache())
 }

@@ -1,4 +1,4 @@
-//! Where a bucket is, and how it is entered.
+//! The endpoint, bucket and credentials of a store.
 
 use std::process::Stdio;
 
@@ -18,7 +18,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// With the key pair of the store that is started here.
+    /// With the credentials of the embedded store.
     pub(crate) fn embedded(endpoint: &str, bucket: &str) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
@@ -29,7 +29,7 @@ impl Place {
         }
     }
 
-    /// With the key pair of the environment.
+    /// With credentials from the environment.
     pub(crate) fn from_env(endpoint: &str, bucket: &str) -> Result<Self> {
         Ok(Self {
             endpoint: endpoint.to_owned(),
@@ -40,14 +40,14 @@ impl Place {
         })
     }
 
-    /// The same bucket behind another address.
+    /// The same bucket at another endpoint.
     pub(crate) fn at(&self, endpoint: &str) -> Self {
         Self { endpoint: endpoint.to_owned(), ..self.clone() }
     }
 
-    /// Tells a process of ours where the bucket is: the address in its arguments, the keys in its environment.
-    /// It ends with us.
-    pub(crate) fn give_to(&self, command: &mut Command) {
+    /// Configures a child process to use this bucket: the location as arguments, the credentials in the
+    /// environment. The child is killed on drop.
+    pub(crate) fn configure(&self, command: &mut Command) {
         command
             .args([&self.endpoint, &self.bucket])
             .env("AWS_ACCESS_KEY_ID", &self.access_key)

@@ -1,8 +1,8 @@
-//! A proxy between client and storage: it counts requests and makes answers late.
+//! A proxy between client and storage that counts requests and delays responses.
 //!
-//! A request and its answer are taken whole before they go on. An answer goes on no sooner than the latency
-//! after its request came: the latency is what S3 would take in all, so what the storage behind needs is
-//! part of it.
+//! Requests and responses are buffered completely before they are forwarded. A response is forwarded no
+//! sooner than the latency after its request arrived. The latency simulates the total response time of S3, so
+//! it includes the time that the storage takes.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
-/// Requests by kind.
+/// The number of requests of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) list: u64,
@@ -23,19 +23,19 @@ pub(crate) struct Counts {
     pub(crate) put: u64,
     pub(crate) delete: u64,
     pub(crate) other: u64,
-    /// Of the GETs, those of a range.
+    /// GETs with a range.
     pub(crate) ranged: u64,
-    /// Of the GETs, those under `If-None-Match`.
+    /// GETs with `If-None-Match`.
     pub(crate) conditional: u64,
-    /// Of the GETs, those of a library's index.
+    /// GETs of a library's index.
     pub(crate) of_index: u64,
-    /// Of the GETs, those of a published file's content.
+    /// GETs of blobs of a published library.
     pub(crate) of_blobs: u64,
-    /// Of the GETs, those of a `SKILL.md` by its own key.
+    /// GETs of a `SKILL.md` by its own key.
     pub(crate) of_skills: u64,
-    /// The most that were under way at once.
+    /// The maximum number of concurrent requests.
     pub(crate) most: u64,
-    /// Those under way now.
+    /// The number of requests in flight.
     pub(crate) now: u64,
 }
 
@@ -44,7 +44,7 @@ impl Counts {
         self.list + self.get + self.head + self.put + self.delete + self.other
     }
 
-    /// `1 list, 200 get`.
+    /// Formats the counts: `1 list, 200 get`.
     pub(crate) fn kinds(&self) -> String {
         let kinds = [
             (self.list, "list"),
@@ -106,7 +106,7 @@ impl Proxy {
         *self.lock()
     }
 
-    /// From zero again, but for what is under way.
+    /// Resets all counts, except for requests in flight.
     pub(crate) fn reset(&self) {
         let mut counts = self.lock();
         let now = counts.now;
@@ -120,13 +120,13 @@ impl Proxy {
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         loop {
             let Ok((socket, _)) = listener.accept().await else {
-                // Out of file descriptors, most likely: give the others time to end.
+                // Most likely out of file descriptors: give other connections time to finish.
                 tokio::time::sleep(Duration::from_millis(25)).await;
                 continue;
             };
             let proxy = self.clone();
             tokio::spawn(async move {
-                // A client that goes away is no failure of ours.
+                // A client that disconnects is not an error.
                 let _ = proxy.connection(socket).await;
             });
         }
@@ -137,7 +137,7 @@ impl Proxy {
         let mut storage: Option<Peer> = None;
         while let Some(head) = client.head().await? {
             let due = Instant::now() + Duration::from_micros(self.latency_us.load(Ordering::Relaxed));
-            let _flying = Flying::new(self, &head);
+            let _in_flight = InFlight::new(self, &head);
             if head.header("expect").is_some() {
                 client.socket.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
             }
@@ -154,7 +154,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// Sends a request on as it is, signature and all. Tells also whether the answer ends the connection.
+    /// Forwards a request unchanged, including its signature. Also returns whether the response closes the
+    /// connection.
     async fn forward(
         &self,
         storage: &mut Option<Peer>,
@@ -162,7 +163,7 @@ impl Proxy {
         request: &[u8],
     ) -> io::Result<(Vec<u8>, bool)> {
         if let Some(peer) = storage {
-            // A connection that was idle may be gone: then it is made anew, once.
+            // An idle connection may have been closed. If so, reconnect once.
             if let Ok(answer) = exchange(peer, head, request).await {
                 return Ok(answer);
             }
@@ -174,17 +175,17 @@ impl Proxy {
     }
 }
 
-/// A request that is under way.
-struct Flying<'p>(&'p Proxy);
+/// A request in flight.
+struct InFlight<'p>(&'p Proxy);
 
-impl<'p> Flying<'p> {
+impl<'p> InFlight<'p> {
     fn new(proxy: &'p Proxy, head: &Head) -> Self {
         proxy.lock().add(head);
         Self(proxy)
     }
 }
 
-impl Drop for Flying<'_> {
+impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.lock().now -= 1;
     }
@@ -206,7 +207,7 @@ async fn exchange(storage: &mut Peer, request: &Head, bytes: &[u8]) -> io::Resul
     Ok((answer, goes_on))
 }
 
-/// How the length of a body is told.
+/// How the length of a body is determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length(usize),
@@ -214,7 +215,7 @@ enum Framing {
     ToTheEnd,
 }
 
-/// The first line and the headers, with the empty line behind them.
+/// The first line and the headers, including the empty line after them.
 struct Head {
     bytes: Vec<u8>,
     text: String,
@@ -225,17 +226,17 @@ impl Head {
         self.text.lines().next().and_then(|line| line.split(' ').nth(at)).unwrap_or_default()
     }
 
-    /// Of a request.
+    /// The method of a request.
     fn method(&self) -> &str {
         self.word(0)
     }
 
-    /// Of a request: path and query.
+    /// The path and query of a request.
     fn target(&self) -> &str {
         self.word(1)
     }
 
-    /// Of an answer.
+    /// The status of a response.
     fn status(&self) -> &str {
         self.word(1)
     }
@@ -261,7 +262,7 @@ impl Head {
     }
 }
 
-/// One end of a connection, with what was read too far.
+/// One end of a connection, with a read buffer.
 struct Peer {
     socket: TcpStream,
     buffer: Vec<u8>,
@@ -269,18 +270,18 @@ struct Peer {
 
 impl Peer {
     fn new(socket: TcpStream) -> io::Result<Self> {
-        // Without it every small message waits for an acknowledgement.
+        // Otherwise, small messages wait for an acknowledgment.
         socket.set_nodelay(true)?;
         Ok(Self { socket, buffer: Vec::new() })
     }
 
-    /// Reads more; `false` at the end.
+    /// Reads more data; returns `false` at the end of the stream.
     async fn fill(&mut self) -> io::Result<bool> {
         self.buffer.reserve(16 * 1024);
         Ok(self.socket.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// The next head; `None` when the other side is done.
+    /// Reads the next head; `None` if the other side has closed the connection.
     async fn head(&mut self) -> io::Result<Option<Head>> {
         let mut searched = 0;
         loop {
@@ -302,7 +303,7 @@ impl Peer {
         }
     }
 
-    /// The body as it came, with the marks of its framing.
+    /// Reads a body verbatim, including its chunked encoding.
     async fn body(&mut self, framing: Framing, to: &mut Vec<u8>) -> io::Result<()> {
         match framing {
             Framing::Length(length) => self.take(length, to).await,
@@ -335,7 +336,7 @@ impl Peer {
         Ok(())
     }
 
-    /// A line without its end; what comes over goes to `to` with it.
+    /// Reads a line and returns it without its line ending. The raw bytes are appended to `to`.
     async fn line(&mut self, to: &mut Vec<u8>) -> io::Result<String> {
         loop {
             if let Some(at) = self.buffer.iter().position(|byte| *byte == b'\n') {

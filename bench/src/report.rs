@@ -1,4 +1,4 @@
-//! Rows, figures and goals; tables for people, JSON for programs.
+//! Results: rows, figures and goals, as tables or JSON.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::args::Args;
 use crate::lab::Measured;
 
-/// All that was measured.
+/// All results.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) settings: Args,
@@ -22,7 +22,7 @@ impl Report {
         Self { settings: args.clone(), cores, sections: Vec::new(), failed: Vec::new() }
     }
 
-    /// The goals of all sections, and what failed.
+    /// Formats the goals of all sections, and the failed scenarios.
     pub(crate) fn goals(&self, markdown: bool) -> String {
         let goals = self.sections.iter().flat_map(|section| &section.goals);
         let rows: Vec<_> = goals
@@ -43,7 +43,7 @@ impl Report {
     }
 }
 
-/// What one scenario found.
+/// The results of one scenario.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Section {
     pub(crate) name: String,
@@ -54,24 +54,24 @@ pub(crate) struct Section {
     pub(crate) notes: Vec<String>,
 }
 
-/// One contestant at one piece of work.
+/// The result of one contestant in one piece of work.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub(crate) work: String,
     pub(crate) contestant: String,
     pub(crate) requests: u64,
-    /// By kind.
+    /// The requests by kind.
     pub(crate) kinds: String,
     pub(crate) seconds: f64,
-    /// The time in latencies.
+    /// The time divided by the latency.
     pub(crate) round_trips: f64,
-    /// The most requests that were under way at once.
+    /// The maximum number of concurrent requests.
     pub(crate) at_once: u64,
-    /// Measured on a sample, and scaled.
+    /// Whether the result was extrapolated from a sample.
     pub(crate) estimated: bool,
 }
 
-/// A number that no contest is about.
+/// A single number, without a comparison.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figure {
     pub(crate) what: String,
@@ -117,7 +117,7 @@ impl Section {
         self.figures.push(Figure { what, value, unit });
     }
 
-    /// A goal that a number is at most so much.
+    /// Adds a goal: a number must not exceed a limit.
     pub(crate) fn at_most(&mut self, what: impl Into<String>, goal: f64, measured: f64, unit: &'static str) {
         self.goals.push(Goal {
             what: what.into(),
@@ -127,7 +127,7 @@ impl Section {
         });
     }
 
-    /// A goal that is met or not.
+    /// Adds a goal that is met or missed.
     pub(crate) fn goal(
         &mut self,
         what: impl Into<String>,
@@ -156,7 +156,7 @@ impl Section {
         text
     }
 
-    /// Rows by work, in the order in which work first came; ours first.
+    /// Formats rows grouped by work, in order of first occurrence, with ours first.
     fn cells(&self) -> Vec<Vec<String>> {
         let mut order: Vec<&str> = Vec::new();
         let mut ours: BTreeMap<&str, f64> = BTreeMap::new();
@@ -199,7 +199,7 @@ fn heading(text: &str, markdown: bool) -> String {
     if markdown { format!("\n## {text}\n\n") } else { format!("\n{text}\n\n") }
 }
 
-/// The first so many columns hold text and go left, the others right.
+/// Formats a table. The first `left` columns are left-aligned, the others right-aligned.
 fn table(columns: &[&str], rows: &[Vec<String>], left: usize, markdown: bool) -> String {
     let mut text = String::new();
     if markdown {
@@ -231,7 +231,7 @@ fn table(columns: &[&str], rows: &[Vec<String>], left: usize, markdown: bool) ->
     text
 }
 
-/// `52.3 ms`.
+/// Formats a time: `52.3 ms`.
 pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.2} s"),
@@ -241,7 +241,7 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// `1.04×`, `61×`.
+/// Formats a ratio: `1.04×`, `61×`.
 fn times(ratio: f64) -> String {
     match ratio {
         r if r < 10.0 => format!("{r:.2}×"),
@@ -259,7 +259,7 @@ fn number(value: f64, unit: &str) -> String {
     }
 }
 
-/// `10,000`.
+/// Formats a number with thousands separators: `10,000`.
 fn grouped(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_easy_to_read() {
+    fn numbers_are_formatted() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([2.5, 0.0523, 42e-6, 1e-7].map(time), ["2.50 s", "52.3 ms", "42.0 µs", "100 ns"]);
         assert_eq!([1.044, 61.4, 5200.0].map(times), ["1.04×", "61×", "5,200×"]);

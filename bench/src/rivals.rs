@@ -1,4 +1,4 @@
-//! The same work as people do it with other libraries.
+//! The same work with other libraries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use opendal_http_transport_reqwest::ReqwestTransport;
 
 use crate::place::{Place, REGION};
 
-/// How many requests the quick ones have under way.
+/// The number of concurrent requests of the clients that send several.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// What is read of a `SKILL.md` where a range is read: more than any frontmatter here has.
+/// The size of the range that is read from a `SKILL.md`. All frontmatter here is shorter.
 const HEAD_BYTES: u64 = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Kind {
     }
 }
 
-/// One rival with a client of its own.
+/// A client of another library.
 pub(crate) enum Rival {
     Plain(Client, String),
     Tuned(Client, String),
@@ -55,19 +55,19 @@ pub(crate) enum Rival {
     OpenDal(Operator),
 }
 
-/// A skill as a rival's catalogue has it.
+/// A skill in the catalog of another client.
 #[derive(Debug, Clone)]
 pub(crate) struct Described {
     pub(crate) key: String,
     pub(crate) description: String,
 }
 
-/// A catalogue, or a sample of one.
+/// A catalog, or a sample of one.
 pub(crate) struct Found {
     pub(crate) skills: Vec<Described>,
-    /// How many there are.
+    /// The total number of skills.
     pub(crate) of: usize,
-    /// What the listing alone took.
+    /// The time of the listing alone.
     pub(crate) listing: Duration,
 }
 
@@ -85,7 +85,7 @@ impl Rival {
         if matches!(self, Self::Plain(..)) { 1 } else { AT_ONCE }
     }
 
-    /// Names and descriptions of the skills below a prefix; of so many at most.
+    /// Reads the names and descriptions of at most `most` skills below a prefix.
     pub(crate) async fn catalogue(&self, prefix: &str, most: usize) -> Result<Found> {
         let start = Instant::now();
         let mut keys = self.list(prefix).await?;
@@ -106,7 +106,7 @@ impl Rival {
         Ok(Found { skills, of, listing })
     }
 
-    /// All keys below a prefix, with their sizes.
+    /// Lists all keys below a prefix, with their sizes.
     async fn list(&self, prefix: &str) -> Result<Vec<(String, u64)>> {
         match self {
             Self::Plain(client, bucket) | Self::Tuned(client, bucket) => {
@@ -135,7 +135,7 @@ impl Rival {
         }
     }
 
-    /// What holds the frontmatter: all of it in the plain loop, else its beginning.
+    /// Reads the frontmatter: the plain loop reads the entire file, the others only its beginning.
     async fn beginning(&self, key: &str, size: u64) -> Result<Bytes> {
         let end = size.min(HEAD_BYTES);
         Ok(match self {
@@ -150,7 +150,7 @@ impl Rival {
         })
     }
 
-    /// A whole object.
+    /// Reads a complete object.
     pub(crate) async fn read(&self, key: &str) -> Result<Bytes> {
         Ok(match self {
             Self::Plain(client, bucket) | Self::Tuned(client, bucket) => get(client, bucket, key).await?,
@@ -161,7 +161,7 @@ impl Rival {
         })
     }
 
-    /// Many objects, as many at once as this one has; gives their bytes.
+    /// Reads many objects, with this client's concurrency. Returns the total size.
     pub(crate) async fn read_all(&self, keys: &[String]) -> Result<usize> {
         let sizes = stream::iter(keys)
             .map(async |key| anyhow::Ok(self.read(key).await?.len()))
@@ -169,7 +169,7 @@ impl Rival {
         sizes.try_fold(0, async |sum, size| Ok(sum + size)).await
     }
 
-    /// How many entries are directly below a prefix.
+    /// Counts the entries directly below a prefix.
     pub(crate) async fn ls(&self, prefix: &str) -> Result<usize> {
         match self {
             Self::Plain(client, bucket) | Self::Tuned(client, bucket) => {
@@ -195,13 +195,13 @@ impl Rival {
     }
 }
 
-/// One GET of a whole object with the SDK.
+/// Reads a complete object with a single GET of the SDK.
 pub(crate) async fn get(client: &Client, bucket: &str, key: &str) -> Result<Bytes> {
     let answer = client.get_object().bucket(bucket).key(key).send().await?;
     Ok(answer.body.collect().await?.into_bytes())
 }
 
-/// The description in the frontmatter: what most programs take for parsing it.
+/// Extracts the description from the frontmatter, in the simple way that most programs do.
 fn description(content: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(content).ok()?;
     let frontmatter = text.split("---\n").nth(1)?;
@@ -209,8 +209,8 @@ fn description(content: &[u8]) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// The SDK as it comes. Its own HTTP client would come with a second TLS library; this is the same client on
-/// ring, and on loopback there is no TLS.
+/// The SDK with its default settings. The SDK's default HTTP client would add a second TLS library, so this
+/// uses the same client with ring. There is no TLS on loopback.
 pub(crate) fn defaults(place: &Place) -> Client {
     let http = aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring))
@@ -218,7 +218,7 @@ pub(crate) fn defaults(place: &Place) -> Client {
     Client::from_conf(base(place).http_client(http).build())
 }
 
-/// The SDK with the settings that skillfs gives it.
+/// The SDK with the same settings that skillfs uses.
 pub(crate) fn tuned(place: &Place) -> Client {
     let http = aws_smithy_http_client::Builder::new()
         .pool_idle_timeout(Duration::from_secs(15))

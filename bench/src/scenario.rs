@@ -1,4 +1,4 @@
-//! What is measured. Each scenario seeds what it needs, sets the latency, and leaves it as it likes.
+//! The measurements. Each scenario seeds its data and sets the latency; it need not restore either.
 
 mod catalogue;
 mod cpu;
@@ -15,18 +15,18 @@ use crate::args::Args;
 use crate::lab::Lab;
 use crate::report::Section;
 
-/// Names and titles, in the order in which they run.
+/// The names and titles of the scenarios, in the order in which they run.
 pub(crate) const ALL: &[(&str, &str)] = &[
     ("catalogue", "the skills of a library, with their descriptions"),
     ("reads", "distinct files of 4 KiB"),
     ("ls", "one directory"),
     ("sessions", "opening sessions"),
-    ("warm", "what is in memory already"),
-    ("stampede", "many who want the same at once"),
-    ("roles", "new threads, with credentials of their own and without"),
-    ("cpu", "processor time of uncached reads of 4 KiB, 16 at once, no latency"),
-    ("memory", "reading far more than the cache may hold"),
-    ("fairness", "a quiet tenant beside a busy one"),
+    ("warm", "cached data"),
+    ("stampede", "many concurrent requests for the same data"),
+    ("roles", "new threads, with and without their own credentials"),
+    ("cpu", "CPU time of uncached reads of 4 KiB, 16 concurrently, no latency"),
+    ("memory", "reading much more than fits into the cache"),
+    ("fairness", "a quiet tenant alongside a busy one"),
 ];
 
 pub(crate) async fn run(name: &str, args: &Args, lab: &mut Lab) -> Result<Section> {

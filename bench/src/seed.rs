@@ -1,4 +1,5 @@
-//! What lies in the bucket. It is written past the proxy, and by a plain client: nobody's cache knows of it.
+//! The content of the bucket. It is written with a plain client and not through the proxy, so that it is in
+//! no cache.
 
 use anyhow::{Context, Result};
 use aws_sdk_s3::Client;
@@ -10,7 +11,7 @@ use crate::rivals;
 
 const SKILLS_IN_A_CATEGORY: usize = 25;
 
-/// The mark of skills as they are seeded.
+/// The marker in the description of skills as they are seeded.
 pub(crate) const FIRST: &str = "as it was first";
 
 pub(crate) struct Seeder {
@@ -43,14 +44,14 @@ impl Seeder {
         Ok(())
     }
 
-    /// The size of an object.
+    /// Returns the size of an object.
     pub(crate) async fn size(&self, key: &str) -> Result<u64> {
         let request = self.client.head_object().bucket(&self.bucket).key(key);
         let answer = request.send().await.with_context(|| format!("cannot look at `{key}`"))?;
         Ok(answer.content_length.unwrap_or_default().unsigned_abs())
     }
 
-    /// A plain library of skills. A run before this one may have published it.
+    /// Writes a plain library. An earlier run may have published it, so the index is deleted first.
     pub(crate) async fn skills(&self, root: &str, count: usize) -> Result<()> {
         for name in ["index.json", "mirror.json"] {
             self.delete(&format!("{root}/.skillfs/{name}")).await?;
@@ -58,7 +59,7 @@ impl Seeder {
         self.put_all((0..count).flat_map(|i| skill(root, i, FIRST))).await
     }
 
-    /// Text files `f-0000.md` and on in a thread's workspace.
+    /// Writes text files `f-0000.md`, `f-0001.md`, … to a thread's workspace.
     pub(crate) async fn files(&self, thread: &str, count: usize, size: usize) -> Result<()> {
         let content = |i: usize| Bytes::from(text(&format!("File {i} of {thread}."), size));
         self.put_all((0..count).map(|i| (format!("threads/{thread}/{}", file_name(i)), content(i)))).await
@@ -69,12 +70,12 @@ pub(crate) fn file_name(i: usize) -> String {
     format!("f-{i:05}.md")
 }
 
-/// The path of a skill below its library.
+/// The path of a skill in its library.
 pub(crate) fn skill_path(i: usize) -> String {
     format!("category-{:03}/skill-{i:05}", i / SKILLS_IN_A_CATEGORY)
 }
 
-/// The files of a skill. `mark` stands in its description.
+/// The files of a skill. `mark` appears in its description.
 pub(crate) fn skill_files(i: usize, mark: &str) -> [(&'static str, Bytes); 3] {
     let frontmatter = format!(
         "---\nname: skill-{i:05}\ndescription: Drafts document number {i}; {mark}. Use it for {}.\nlicense: MIT\n\
@@ -90,14 +91,15 @@ pub(crate) fn skill_files(i: usize, mark: &str) -> [(&'static str, Bytes); 3] {
     ]
 }
 
-/// The same with their keys in the library whose keys begin so.
+/// The files of a skill with their keys in a library. `root` is the key prefix of the library.
 pub(crate) fn skill(root: &str, i: usize, mark: &str) -> [(String, Bytes); 3] {
     let path = skill_path(i);
     skill_files(i, mark).map(|(file, content)| (format!("{root}/skills/{path}/{file}"), content))
 }
 
-/// Words of random letters, the same for the same number. A compressed index with them is as large as one with the
-/// frontmatter of real skills (1,460 were tried); the same phrases in every skill would make it half as large.
+/// Generates pseudorandom words, deterministically for each seed. With these, a compressed index is as large
+/// as one with the frontmatter of real skills (compared with 1,460 of them). Repeating the same phrases in
+/// every skill would make it half as large.
 fn letters(seed: usize, count: usize) -> String {
     let mut random = (seed as u32).wrapping_mul(2_654_435_761).wrapping_add(12_345);
     let mut letter = |at: usize| {
@@ -107,7 +109,7 @@ fn letters(seed: usize, count: usize) -> String {
     (0..count).map(&mut letter).collect()
 }
 
-/// Text of so many bytes with a given beginning.
+/// Generates text of this size that starts with `beginning`.
 fn text(beginning: &str, size: usize) -> String {
     let mut text = format!("{beginning}\n");
     let mut line = 0;
@@ -115,7 +117,7 @@ fn text(beginning: &str, size: usize) -> String {
         line += 1;
         text += &format!("{line}. Ask who the parties are, and write down their names as in their papers.\n");
     }
-    // All of it is ASCII.
+    // The text is ASCII, so this cannot split a character.
     text.truncate(size);
     text
 }
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_skill_has_the_sizes_of_real_ones() {
+    fn a_skill_has_realistic_sizes() {
         let [(key, content), ..] = skill("ana", 30, "x");
         assert_eq!(key, "ana/skills/category-001/skill-00030/SKILL.md");
         assert_eq!(content.len(), 1536);

@@ -1,5 +1,5 @@
-//! The other process: the storage, and the proxy in front of it. It obeys lines on its standard input, answers
-//! each with the counts, and ends when the input does: so it never outlives who started it.
+//! The server process: the storage and the proxy in front of it. It reads commands from its standard input,
+//! answers each with the counts, and exits at the end of the input, so that it never outlives its parent.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 
 use crate::proxy::Proxy;
 
-/// The first line that it says.
+/// The first line of output.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Started {
     pub(crate) storage: String,

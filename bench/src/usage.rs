@@ -1,22 +1,22 @@
-//! What this process takes.
+//! CPU time and memory of this process.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Processor time of all threads so far, user and system.
+/// The CPU time of all threads so far, user and system.
 pub(crate) fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
-/// Resident size now, in KiB.
+/// The current resident set size, in KiB.
 pub(crate) fn resident() -> Result<u64> {
     status("VmRSS:")
 }
 
-/// The largest resident size so far, in KiB.
+/// The peak resident set size, in KiB.
 pub(crate) fn peak_resident() -> Result<u64> {
     status("VmHWM:")
 }
@@ -28,7 +28,7 @@ fn status(name: &str) -> Result<u64> {
         .with_context(|| format!("/proc/self/status has no {name}"))
 }
 
-/// The one in the middle; zero of none.
+/// The median, or zero if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

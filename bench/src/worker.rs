@@ -1,4 +1,4 @@
-//! Measurements that want a process of their own: nothing else has used its memory or its processor time.
+//! Measurements that run in a fresh process, so that nothing else affects its memory and CPU time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,14 +12,14 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::place::Place;
 use crate::{ours, rivals, seed, usage};
 
-/// How many files the rounds of reads go through.
+/// The number of files that rounds of reads cycle through.
 pub(crate) const CPU_FILES: usize = 64;
-/// How many of these reads are under way at once.
+/// The concurrency of these reads.
 const CPU_AT_ONCE: usize = 16;
-/// How many reads are under way at once where memory is measured.
+/// The concurrency of reads in the memory measurement.
 pub(crate) const MEMORY_AT_ONCE: usize = 8;
 
-/// What ten thousand sessions take.
+/// The cost of opening sessions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct SessionsTaken {
     pub(crate) seconds: f64,
@@ -28,7 +28,7 @@ pub(crate) struct SessionsTaken {
     pub(crate) requests: u64,
 }
 
-/// What reading far more than the cache holds takes.
+/// The cost of reading much more than fits into the cache.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct MemoryTaken {
     pub(crate) seconds: f64,
@@ -39,7 +39,7 @@ pub(crate) struct MemoryTaken {
     pub(crate) cache: String,
 }
 
-/// What a round of reads takes.
+/// The cost of a round of reads.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RoundTaken {
     pub(crate) reads: usize,
@@ -57,7 +57,7 @@ pub(crate) async fn run(name: &str, rest: &[String]) -> Result<()> {
 }
 
 fn place(rest: &[String]) -> Result<Place> {
-    let [endpoint, bucket, ..] = rest else { bail!("it is for the benchmark only") };
+    let [endpoint, bucket, ..] = rest else { bail!("this program is internal to the benchmark") };
     Place::from_env(endpoint, bucket)
 }
 
@@ -73,7 +73,7 @@ fn say(what: &impl Serialize) -> Result<()> {
 async fn sessions(rest: &[String]) -> Result<SessionsTaken> {
     let (place, count) = (place(rest)?, number(rest, 2)?);
     let fs = ours::connect(&place).await?;
-    // Names are not what is measured.
+    // Formatting the names is not part of the measurement.
     let names: Vec<_> = (0..count).map(|i| (format!("user-{i}"), format!("thread-{i}"))).collect();
     let mut sessions = Vec::with_capacity(count);
     let before_kib = usage::resident()?;
@@ -89,7 +89,7 @@ async fn sessions(rest: &[String]) -> Result<SessionsTaken> {
 
 async fn memory(rest: &[String]) -> Result<MemoryTaken> {
     let (place, count, cache_bytes) = (place(rest)?, number(rest, 2)?, number(rest, 3)?);
-    let fs = ours::connect_cache(&place, cache_bytes as u64).await?;
+    let fs = ours::connect_with_cache(&place, cache_bytes as u64).await?;
     let session = ours::session(&fs, "bench", "bench-memory")?;
     let before_kib = usage::resident()?;
     let start = Instant::now();
@@ -113,23 +113,23 @@ async fn memory(rest: &[String]) -> Result<MemoryTaken> {
     })
 }
 
-/// Who is measured in this process.
+/// The clients that are measured in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rounds {
     /// skillfs, and the SDK with the same settings.
     Ours,
-    /// The SDK with none.
+    /// The SDK with its default settings.
     DefaultsOnly,
 }
 
-/// Does rounds of reads for as long as it is told to: `skillfs 4000`, `tuned 4000`, `defaults 4000`.
+/// Runs rounds of reads on command: `skillfs 4000`, `tuned 4000`, `defaults 4000`.
 pub(crate) async fn rounds(who: Rounds, rest: &[String]) -> Result<()> {
     let place = place(rest)?;
     let keys: Arc<Vec<_>> =
         Arc::new((0..CPU_FILES).map(|i| format!("threads/bench-cpu/{}", seed::file_name(i))).collect());
     let paths: Arc<Vec<_>> =
         Arc::new((0..CPU_FILES).map(|i| format!("/workspace/{}", seed::file_name(i))).collect());
-    // Who is not measured here has no client here.
+    // Only create the clients that are measured in this process.
     let session = match who {
         Rounds::Ours => Some(ours::session(&ours::connect_uncached(&place).await?, "bench", "bench-cpu")?),
         Rounds::DefaultsOnly => None,
@@ -138,7 +138,7 @@ pub(crate) async fn rounds(who: Rounds, rest: &[String]) -> Result<()> {
     let defaults = rivals::defaults(&place);
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        let (name, reads) = line.split_once(' ').context("an order is a name and a number")?;
+        let (name, reads) = line.split_once(' ').context("a command is a name and a number")?;
         let reads: usize = reads.parse()?;
         let taken = if name == "skillfs" {
             let (session, paths) = (session.clone().context("not in this process")?, paths.clone());
@@ -162,7 +162,7 @@ pub(crate) async fn rounds(who: Rounds, rest: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// So many reads by tasks that each read one file after another.
+/// Runs `reads` reads in several tasks, each reading one file after another.
 async fn round<F, R>(reads: usize, read: F) -> Result<RoundTaken>
 where
     F: Fn(usize) -> R + Clone + Send + Sync + 'static,

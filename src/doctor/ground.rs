@@ -1,20 +1,19 @@
-//! The fundamental checks: endpoint, bucket, region, credentials and clock. Also versioning, which the same
-//! response reports.
+//! What everything else stands on: endpoint, bucket, region, credentials, clock. And versioning, which comes with it.
 
 use super::{Check, address};
 use crate::error::{CredentialsFault, Error, Hint, shorten};
 use crate::store::{Heard, Reason, Store, Trouble, Versioning};
 
-/// Clock skew in seconds that causes a warning or an error. S3 tolerates at most 15 minutes.
+/// A clock that is further off is worth a word, and S3 takes 15 minutes at most.
 const CLOCK_WARNING: i64 = 60;
 const CLOCK_WRONG: i64 = 5 * 60;
-/// Skew below this is not reported: responses take time, and their dates have whole seconds.
+/// Answers take their time, and tell theirs in whole seconds.
 const CLOCK_EXACT: i64 = 5;
 
 pub(super) struct Ground {
     pub(super) checks: Vec<Check>,
     pub(super) versioning: Check,
-    /// Why the remaining checks are skipped, if they are.
+    /// Why nothing else can be asked.
     pub(super) stop: Option<&'static str>,
 }
 
@@ -23,7 +22,7 @@ pub(super) async fn look(store: &Store) -> Ground {
     let (mut trouble, mut may_ask) = (None, true);
     let versioning = match versions {
         Ok(told) => versioning(store, &heard, told),
-        // The response does not say whether the bucket exists, so send another request.
+        // Whether the bucket is there, another question tells.
         Err(Trouble { reason: reason @ (Reason::Refused | Reason::NotImplemented), .. }) => {
             let (there, more) = store.head_bucket().await;
             heard.bucket_region = more.bucket_region.or(heard.bucket_region);
@@ -60,10 +59,10 @@ pub(super) async fn look(store: &Store) -> Ground {
     Ground { checks, versioning, stop }
 }
 
-/// The failure that makes the remaining checks impossible.
+/// Why nothing else can be asked, and the error that says so.
 type Stop<'t> = Option<(&'t Reason, &'t Error)>;
 
-/// Why the remaining checks are skipped.
+/// Why what comes behind it is not looked at.
 fn because(reason: &Reason) -> &'static str {
     match reason {
         Reason::NoCredentials => "there are no credentials",
@@ -110,32 +109,10 @@ fn bucket(store: &Store, heard: &Heard, trouble: Stop<'_>, may_ask: bool) -> Che
             Check::good("bucket", format!("`{name}` exists, in another region"))
         }
         Some((reason, _)) => Check::skipped("bucket", because(reason)),
-<<<<<<< HEAD
         None if may_ask => Check::good("bucket", format!("`{name}` exists")),
         None => {
             Check::note("bucket", format!("`{name}` exists; these credentials may not read its settings"))
         }
-=======
-        None if may_ask => Check::good("bucket", format!("`{name}` is there")),
-        None => Check::note(
-            "bucket",
-            format!("`{name}` is there, and these credentials may not be asked about it"),
-        ),
-    }
-}
-
-/// The command that creates the bucket.
-fn make(store: &Store, heard: &Heard) -> String {
-    const OTHER: &str = "or name another with `--bucket`";
-    let mb = format!("s3 mb s3://{}", shell(store.name()));
-    if store.is_embedded() {
-        return format!("write a file to make it, {OTHER}");
-    }
-    let region = heard.region.as_ref().map_or(String::new(), |region| format!(" --region {region}"));
-    match store.endpoint() {
-        Some(_) => format!("{}, {OTHER}; `localstack/start` makes one to try", aws(store, &mb)),
-        None => format!("{}, or apply terraform/, {OTHER}", aws(store, &format!("{mb}{region}"))),
->>>>>>> e005707 (Describe the doctor in plain English)
     }
 }
 
@@ -167,7 +144,6 @@ fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     let wrong = |found: String, fault| Check::wrong("credentials", found).fix(Hint::FixCredentials(fault));
     match trouble {
         Some((Reason::NoCredentials, error)) => Check::failed("credentials", error),
-<<<<<<< HEAD
         Some((Reason::UnknownKey, _)) => {
             wrong(format!("the storage does not know {key}"), CredentialsFault::UnknownKey)
         }
@@ -181,25 +157,6 @@ fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
             wrong(format!("the session token does not belong to {key}"), CredentialsFault::WrongToken)
         }
         // Who may ask is looked at before what is asked for.
-=======
-        Some((Reason::UnknownKey, _)) => wrong(
-            format!("the storage does not know {key}"),
-            "set AWS_ACCESS_KEY_ID, or AWS_PROFILE, to a key of this account; `aws configure list` shows where it comes from",
-        ),
-        Some((Reason::BadSignature, _)) => wrong(
-            format!("the secret does not belong to {key}"),
-            "set AWS_SECRET_ACCESS_KEY again, together with its AWS_ACCESS_KEY_ID; look for a character that is missing",
-        ),
-        Some((Reason::Expired, _)) => wrong(
-            format!("the temporary credentials with {key} have expired"),
-            "renew them: `aws sso login`, or whatever gave them to you; then set AWS_SESSION_TOKEN with its key and secret",
-        ),
-        Some((Reason::BadToken, _)) => wrong(
-            format!("the session token does not go with {key}"),
-            "set AWS_SESSION_TOKEN together with its key and secret; for a permanent key `unset AWS_SESSION_TOKEN`",
-        ),
-        // S3 checks the credentials before it looks up the bucket.
->>>>>>> e005707 (Describe the doctor in plain English)
         None | Some((Reason::NoBucket, _)) if store.is_embedded() => {
             Check::good("credentials", "the embedded store's own")
         }
@@ -215,7 +172,7 @@ fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     const SET: Hint = Hint::SetClock;
     let refused = matches!(trouble, Some((Reason::Skewed, _)));
     match (heard.ahead, trouble) {
-        // The date in a proxy's error page is the proxy's.
+        // The page of a proxy has the proxy's time.
         (_, Some((reason @ (Reason::NotS3 | Reason::Other), _))) => Check::skipped("clock", because(reason)),
         (None, _) if refused => {
             Check::wrong("clock", "this machine's clock is wrong, so the storage refuses requests").fix(SET)
@@ -237,7 +194,7 @@ fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     }
 }
 
-/// Formats a duration in a readable unit.
+/// How long that is, as people say it.
 fn roughly(seconds: i64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

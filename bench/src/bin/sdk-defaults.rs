@@ -1,5 +1,5 @@
-//! `aws-sdk-s3` as people get it, on the system's allocator: an allocator is chosen once a program, so this is
-//! one of its own. The benchmark starts it.
+//! `aws-sdk-s3` with its default settings and the system allocator. This is a separate program because an
+//! allocator is chosen per program. The benchmark starts it.
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

@@ -1,5 +1,5 @@
-//! The catalogue of a library, published and plain, shared and a user's own: cold, warm, past the bound, after a
-//! change, after a deletion; one skill loaded; one skill pushed.
+//! The catalog of a library, published and plain, shared and per user: cold, warm, past the freshness bound,
+//! after a change, after a deletion. Also loading one skill and pushing one skill.
 
 use std::time::Duration;
 
@@ -13,22 +13,24 @@ use crate::report::{OURS, Section};
 use crate::rivals::{Found, Kind, Rival};
 use crate::seed::{self, FIRST, Seeder};
 
-/// The size that all goals speak of. Those of a shared published library hold for larger ones, too.
+/// The library size that all goals refer to. The goals of a shared published library also apply to larger
+/// ones.
 const OF_GOALS: usize = 200;
 
-/// From this size on, the plain loop reads a sample, and larger libraries are read once by the other rivals.
+/// From this size on, the plain loop reads only a sample, and the other rivals read larger libraries only
+/// once.
 const SAMPLED_FROM: usize = 1_000;
 const SAMPLE: usize = 100;
 
-/// A user with a few skills of the same paths as the shared library has.
-const BESIDE: &str = "bench-beside";
-const OWN: usize = 20;
+/// A user with a few skills that have the same paths as those of the shared library.
+const LAYERED_USER: &str = "bench-beside";
+const OWN_SKILLS: usize = 20;
 
 const OUR_PHASES: [&str; 7] =
     ["cold", "warm", "one loaded", "past the bound", "one changed", "one deleted", "one loaded, cold"];
 const RIVAL_PHASES: [&str; 6] =
     ["cold", "warm", "one loaded", "one changed", "one deleted", "one loaded, cold"];
-/// Of these, those that read a catalogue.
+/// The phases that read a catalog.
 const RIVAL_CATALOGUES: [&str; 4] = ["cold", "warm", "one changed", "one deleted"];
 
 const CHANGED: &str = "as somebody changed it";
@@ -37,8 +39,8 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let mut section = Section::default();
     let seeder = Seeder::new(&lab.direct);
     let publisher = ours::connect(&lab.direct).await?;
-    let own = ours::user_library(BESIDE)?;
-    seeder.skills(&ours::root(&own), OWN).await?;
+    let own = ours::user_library(LAYERED_USER)?;
+    seeder.skills(&ours::root(&own), OWN_SKILLS).await?;
     ours::publish(&publisher, &own).await?;
     let sizes: &[usize] = args.size(&[50, 200, 5_000], &[50, 200]);
     for &size in sizes {
@@ -60,7 +62,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
             };
             bench.ours().await?;
             if is_shared {
-                // The mirror of the published library would be the same keys.
+                // The mirror of the published library would have the same keys.
                 for kind in Kind::ALL {
                     bench.rival(kind).await?;
                 }
@@ -69,7 +71,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
             bench.is_published = true;
             bench.ours().await?;
             if is_shared {
-                bench.beside(&name).await?;
+                bench.layered(&name).await?;
                 bench.push().await?;
                 bench.fastest();
             }
@@ -119,13 +121,13 @@ impl Bench<'_> {
         }
     }
 
-    /// The skill that is changed, and the one that is deleted.
-    fn victims(&self) -> (usize, usize) {
+    /// The skill to change, and the skill to delete.
+    fn changed_and_deleted(&self) -> (usize, usize) {
         (self.size / 3, self.size / 2)
     }
 
     async fn change(&self, mark: &str) -> Result<()> {
-        let i = self.victims().0;
+        let i = self.changed_and_deleted().0;
         if self.is_published {
             return ours::push(self.publisher, self.library, vec![pushed(i, mark)]).await;
         }
@@ -134,7 +136,7 @@ impl Bench<'_> {
     }
 
     async fn delete(&self) -> Result<()> {
-        let i = self.victims().1;
+        let i = self.changed_and_deleted().1;
         if self.is_published {
             return ours::remove(self.publisher, self.library, seed::skill_path(i)).await;
         }
@@ -145,7 +147,7 @@ impl Bench<'_> {
     }
 
     async fn restore(&self) -> Result<()> {
-        let (changed, deleted) = self.victims();
+        let (changed, deleted) = self.changed_and_deleted();
         if self.is_published {
             let skills = vec![pushed(changed, FIRST), pushed(deleted, FIRST)];
             return ours::push(self.publisher, self.library, skills).await;
@@ -179,17 +181,17 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// All phases once, in their order.
+    /// Runs all phases once, in order.
     async fn ours_pass(&mut self) -> Result<[Measured; OUR_PHASES.len()]> {
         let fs = ours::connect(&self.lab.proxied).await?;
-        let session = ours::session_of(&fs, self.library);
+        let session = ours::session_with_library(&fs, self.library);
         let checking = ours::checking(&session);
         let cold = self.ours_once(&session, self.size).await?;
         let warm = self.ours_once(&session, self.size).await?;
         let loaded = self.load_once(&session).await?;
 
-        let short = ours::connect_bound(&self.lab.proxied, Duration::from_millis(1)).await?;
-        let late = ours::session_of(&short, self.library);
+        let short = ours::connect_with_bound(&self.lab.proxied, Duration::from_millis(1)).await?;
+        let late = ours::session_with_library(&short, self.library);
         ours::catalogue(&late).await?;
         tokio::time::sleep(Duration::from_millis(20)).await;
         let past = self.ours_once(&late, self.size).await?;
@@ -203,7 +205,7 @@ impl Bench<'_> {
         self.restore().await?;
 
         let fs = ours::connect(&self.lab.proxied).await?;
-        let loaded_cold = self.load_once(&ours::session_of(&fs, self.library)).await?;
+        let loaded_cold = self.load_once(&ours::session_with_library(&fs, self.library)).await?;
         Ok([cold, warm, loaded, past, changed, deleted, loaded_cold])
     }
 
@@ -215,7 +217,7 @@ impl Bench<'_> {
     }
 
     async fn load_once(&mut self, session: &S3Backend) -> Result<Measured> {
-        let i = self.victims().0;
+        let i = self.changed_and_deleted().0;
         let (text, measured) = self.lab.measure(ours::load(session, &seed::skill_path(i))).await?;
         let [(_, expected), ..] = seed::skill_files(i, FIRST);
         ensure!(text.as_bytes() == &expected[..], "another skill was loaded");
@@ -252,7 +254,7 @@ impl Bench<'_> {
             section.at_most(what("cold"), 1.5, trips, "round trips");
         }
         section.goal(what("warm"), "0 requests", warm.counts.total().to_string(), warm.counts.total() == 0);
-        // A catalogue that does not stay in memory sends nothing either: it is put together again.
+        // A catalog that was evicted sends no requests either: it is computed again from the cached index.
         section.at_most(what("warm"), 0.005, warm.time.as_secs_f64(), "s");
         for (phase, measured) in
             [("past the bound", past), ("one changed", changed), ("one deleted", deleted)]
@@ -292,7 +294,7 @@ impl Bench<'_> {
                 && counts.ranged >= 200
                 && counts.total() == 202,
         );
-        // The listing of a shared one waits for the look at its index.
+        // The listing of a shared library waits for its index.
         section.at_most(what("cold"), if is_shared { 7.0 } else { 6.0 }, trips, "round trips");
         section.goal(what("warm"), "0 requests", warm.counts.total().to_string(), warm.counts.total() == 0);
         for (phase, measured, reads) in
@@ -311,12 +313,12 @@ impl Bench<'_> {
         }
     }
 
-    /// A user with skills of their own, and the shared library behind them.
-    async fn beside(&mut self, name: &str) -> Result<()> {
+    /// Measures a user with their own skills on top of the shared library.
+    async fn layered(&mut self, name: &str) -> Result<()> {
         let mut taken = Vec::new();
         for _ in 0..self.args.size(3, 1) {
             let fs = ours::connect(&self.lab.proxied).await?;
-            let session = ours::session_beside(&fs, BESIDE, name)?;
+            let session = ours::session_with_shared(&fs, LAYERED_USER, name)?;
             taken.push(self.ours_once(&session, self.size).await?);
         }
         let cold = Measured::typical(taken).context("nothing was measured")?;
@@ -333,10 +335,10 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// What a push of one changed file costs who pushes, with a new client, and what the index takes.
+    /// Measures a push of one changed file with a new client, and the size of the index.
     async fn push(&mut self) -> Result<()> {
         let fs = ours::connect(&self.lab.proxied).await?;
-        let skills = vec![pushed(self.victims().0, CHANGED)];
+        let skills = vec![pushed(self.changed_and_deleted().0, CHANGED)];
         let ((), measured) = self.lab.measure(Box::pin(ours::push(&fs, self.library, skills))).await?;
         self.row("one changed file pushed", OURS, &measured);
         let bytes = self.seeder.size(&ours::index_key(self.library)).await? as f64 / 1e3;
@@ -353,7 +355,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Nobody reads a catalogue faster than it is read from a shared published library.
+    /// Checks that no other client reads a catalog faster than skillfs does from a shared published library.
     fn fastest(&mut self) {
         let seconds = |work: &str, is_ours: bool| {
             let rows = self.section.rows.iter();
@@ -377,7 +379,7 @@ impl Bench<'_> {
 
     async fn rival(&mut self, kind: Kind) -> Result<()> {
         let mut taken: [Vec<Measured>; RIVAL_PHASES.len()] = Default::default();
-        // One by one, there is little that could disturb it, and it takes long.
+        // Sequential requests vary little and take long, so one pass is enough.
         let once = kind == Kind::Plain || self.size > SAMPLED_FROM;
         for pass in 0..if once { 1 } else { self.args.size(3, 1) } {
             let one = self.rival_pass(kind).await.with_context(|| format!("{}, pass {pass}", kind.name()))?;
@@ -402,9 +404,9 @@ impl Bench<'_> {
         let loaded = self.rival_load(&rival).await?;
         self.change(CHANGED).await?;
         let (found, changed) = self.rival_once(kind, &rival, self.size).await?;
-        let path = seed::skill_path(self.victims().0);
+        let path = seed::skill_path(self.changed_and_deleted().0);
         let victim = found.skills.iter().find(|skill| skill.key.contains(&path));
-        // A sample need not hold it.
+        // A sample may not contain the changed skill.
         ensure!(victim.is_none_or(|skill| skill.description.contains(CHANGED)), "the change is not seen");
         self.delete().await?;
         let (_, deleted) = self.rival_once(kind, &rival, self.size - 1).await?;
@@ -413,7 +415,7 @@ impl Bench<'_> {
         Ok([cold, warm, loaded, changed, deleted, loaded_cold])
     }
 
-    /// How many skills are read.
+    /// The number of skills to read.
     fn most(&self, kind: Kind) -> usize {
         match kind {
             Kind::Plain if self.size >= SAMPLED_FROM => SAMPLE,
@@ -427,7 +429,7 @@ impl Bench<'_> {
         let (found, mut measured) = self.lab.measure(rival.catalogue(&prefix, self.most(kind))).await?;
         ensure!(found.of == expected, "{} skills instead of {expected}", found.of);
         if found.skills.len() < found.of {
-            // Each skill costs the same, one after another.
+            // Skills are read sequentially and cost the same, so scale linearly.
             let share = found.of as f64 / found.skills.len() as f64;
             measured.time = found.listing + measured.time.saturating_sub(found.listing).mul_f64(share);
             measured.counts.get = (measured.counts.get as f64 * share).round() as u64;
@@ -436,14 +438,15 @@ impl Bench<'_> {
     }
 
     async fn rival_load(&mut self, rival: &Rival) -> Result<Measured> {
-        let [(key, expected), ..] = seed::skill(&ours::root(self.library), self.victims().0, FIRST);
+        let [(key, expected), ..] =
+            seed::skill(&ours::root(self.library), self.changed_and_deleted().0, FIRST);
         let (content, measured) = self.lab.measure(Box::pin(rival.read(&key))).await?;
         ensure!(content == expected, "another skill was loaded");
         Ok(measured)
     }
 }
 
-/// A skill as it is pushed.
+/// A skill in the form in which it is pushed.
 fn pushed(i: usize, mark: &str) -> ours::NewFiles {
     (seed::skill_path(i), seed::skill_files(i, mark).to_vec())
 }

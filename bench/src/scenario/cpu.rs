@@ -1,7 +1,8 @@
-//! Processor time of a request that no cache can save.
+//! The CPU time of a request that no cache can avoid.
 //!
-//! skillfs and the SDK with the same settings run in one process, on mimalloc. The SDK as people get it runs
-//! in a program without mimalloc. Rounds take turns, so that a slow minute of the machine meets all of them.
+//! skillfs and the SDK with the same settings run in one process, with mimalloc. The SDK with its default
+//! settings runs in a program without mimalloc. Their rounds alternate, so that a slow phase of the machine
+//! affects all of them.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 use crate::args::Args;
-use crate::lab::{Lab, Talker};
+use crate::lab::{ChildProcess, Lab};
 use crate::report::Section;
 use crate::seed::Seeder;
 use crate::usage;
@@ -23,13 +24,13 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     Seeder::new(&lab.direct).files("bench-cpu", CPU_FILES, 4096).await?;
     let mut ours = Command::new(std::env::current_exe()?);
     ours.args(["worker", "rounds"]);
-    lab.direct.give_to(&mut ours);
-    let mut ours = Talker::start(ours)?;
+    lab.direct.configure(&mut ours);
+    let mut ours = ChildProcess::start(ours)?;
     let mut defaults = match defaults_program().await {
         Ok(program) => {
             let mut command = Command::new(program);
-            lab.direct.give_to(&mut command);
-            Some(Talker::start(command)?)
+            lab.direct.configure(&mut command);
+            Some(ChildProcess::start(command)?)
         }
         Err(error) => {
             section.notes.push(format!("The defaults ran on mimalloc too: {error:#}."));
@@ -39,11 +40,11 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
 
     let (rounds, reads) = (args.size(7, 3), args.size(4_000, 1_000));
     let mut taken: [Vec<RoundTaken>; 3] = Default::default();
-    // The first round fills pools and buffers, and does not count.
+    // The first round is a warm-up and is not counted.
     for round in 0..=rounds {
         for (at, name) in ["skillfs", "tuned", "defaults"].into_iter().enumerate() {
-            let talker = if at == 2 { defaults.as_mut().unwrap_or(&mut ours) } else { &mut ours };
-            let one: RoundTaken = talker.ask(&format!("{name} {reads}")).await?;
+            let child = if at == 2 { defaults.as_mut().unwrap_or(&mut ours) } else { &mut ours };
+            let one: RoundTaken = child.request(&format!("{name} {reads}")).await?;
             if round > 0 {
                 eprintln!("  round {round}: {name}: {:.1} µs a read", each(&one));
                 taken[at].push(one);
@@ -54,7 +55,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let median = |at: usize| usage::median(&taken[at].iter().map(each).collect::<Vec<_>>());
     let rate =
         |at: usize| usage::median(&taken[at].iter().map(|r| r.reads as f64 / r.seconds).collect::<Vec<_>>());
-    // Of each round its own ratio: the machine was the same for both.
+    // Compute a ratio per round, because conditions were the same for both.
     let ratio = |at: usize| {
         let ratios = taken[0].iter().zip(&taken[at]).map(|(ours, other)| each(ours) / each(other));
         usage::median(&ratios.collect::<Vec<_>>())
@@ -77,15 +78,16 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     Ok(section)
 }
 
-/// Processor time of one read, in µs.
+/// The CPU time of one read, in µs.
 fn each(round: &RoundTaken) -> f64 {
     round.cpu_seconds * 1e6 / round.reads as f64
 }
 
-/// The program without mimalloc. `cargo run` builds only the program that it runs, so cargo is asked for the other.
+/// Returns the path of the program without mimalloc. `cargo run` builds only the program that it runs, so
+/// this builds the other one.
 async fn defaults_program() -> Result<PathBuf> {
     let me = std::env::current_exe()?;
-    let directory = me.parent().context("this program lies nowhere")?;
+    let directory = me.parent().context("this program has no directory")?;
     let program = directory.join(format!("sdk-defaults{}", std::env::consts::EXE_SUFFIX));
     if let (Ok(cargo), Ok(manifest)) = (std::env::var("CARGO"), std::env::var("CARGO_MANIFEST_DIR")) {
         build(&cargo, &manifest, directory).await?;
@@ -102,13 +104,14 @@ async fn build(cargo: &str, manifest: &str, directory: &Path) -> Result<()> {
         Some("debug") | None => "dev",
         Some(name) => name,
     };
-    let target = directory.parent().context("this program lies in no target directory")?;
+    let target = directory.parent().context("this program is not in a target directory")?;
     eprintln!("  building sdk-defaults");
     let mut command = Command::new(cargo);
-    // `cargo run` has told us of this package. A build script that asks would be built anew, and half the tree with it.
-    let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    // `cargo run` sets environment variables of this package. Remove them: build scripts that depend on them
+    // would run again, and much of the dependency tree would be rebuilt.
+    let set_by_cargo = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(told) {
+        if name.to_str().is_some_and(set_by_cargo) {
             command.env_remove(name);
         }
     }

@@ -1,4 +1,4 @@
-//! A quiet tenant beside one with thousands of reads under way.
+//! The latency of a quiet tenant while another one has thousands of reads in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,11 +18,11 @@ const LATENCY: Duration = Duration::from_millis(20);
 const BUSY: &str = "bench-busy";
 const QUIET: &str = "bench-quiet";
 
-/// Cold reads of the quiet tenant, alone and again beside the other.
+/// Cold reads of the quiet tenant, both alone and alongside the busy tenant.
 const COLD: usize = 40;
 /// Warm reads after each cold one.
 const WARM: usize = 25;
-/// With fewer there is no median to speak of.
+/// The minimum number of reads for a meaningful median.
 const ENOUGH: usize = 10;
 
 const GOAL: f64 = 1.5;
@@ -50,28 +50,28 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
             )
         })
         .collect();
-    let beside = tokio::spawn(reads(quiet, COLD, over.clone()));
+    let contended = tokio::spawn(reads(quiet, COLD, over.clone()));
     for read in try_join_all(tasks).await? {
         ensure!(read?.size == 4096, "a file is too short");
     }
     over.store(true, Ordering::Relaxed);
     let took = start.elapsed();
-    let beside = beside.await??;
-    ensure!(beside.cold.len() >= ENOUGH, "the busy tenant was done after {} reads", beside.cold.len());
+    let contended = contended.await??;
+    ensure!(contended.cold.len() >= ENOUGH, "the busy tenant was done after {} reads", contended.cold.len());
 
-    let kinds = [("cold", &alone.cold, &beside.cold), ("warm", &alone.warm, &beside.warm)];
-    for (kind, alone, beside) in kinds {
-        let (alone, beside) = (usage::median(alone), usage::median(beside));
+    let kinds = [("cold", &alone.cold, &contended.cold), ("warm", &alone.warm, &contended.warm)];
+    for (kind, alone, contended) in kinds {
+        let (alone, contended) = (usage::median(alone), usage::median(contended));
         section.figure(format!("{kind} read, alone"), alone, "s");
-        section.figure(format!("{kind} read, beside {queued} of another tenant"), beside, "s");
-        section.figure(format!("{kind} read, ratio"), beside / alone, "×");
-        section.at_most(format!("{kind} read beside a busy tenant, to alone"), GOAL, beside / alone, "×");
+        section.figure(format!("{kind} read, beside {queued} of another tenant"), contended, "s");
+        section.figure(format!("{kind} read, ratio"), contended / alone, "×");
+        section.at_most(format!("{kind} read beside a busy tenant, to alone"), GOAL, contended / alone, "×");
     }
     section.figure(format!("the {queued} reads"), took.as_secs_f64(), "s");
     section.notes.push(format!(
         "At 20 ms a request. Medians of {} cold and {} warm reads while the other tenant was busy.",
-        beside.cold.len(),
-        beside.warm.len()
+        contended.cold.len(),
+        contended.warm.len()
     ));
     Ok(section)
 }
@@ -82,7 +82,7 @@ struct Taken {
     warm: Vec<f64>,
 }
 
-/// Cold reads, one after another, and warm ones between them, until all are read or the other is done.
+/// Reads files sequentially, cold, with warm reads in between, until all are read or the busy tenant is done.
 async fn reads(session: S3Backend, first: usize, over: Arc<AtomicBool>) -> Result<Taken> {
     let mut taken = Taken::default();
     for i in first..first + COLD {

@@ -1,4 +1,4 @@
-//! Files and directories: reads, and ls.
+//! Files and directories: reads and listings.
 
 use anyhow::{Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -13,7 +13,7 @@ use crate::seed::{self, Seeder};
 
 const SIZE: usize = 4096;
 
-/// What the plain loop reads.
+/// The number of files that the plain loop reads.
 const SAMPLE: usize = 100;
 
 pub(crate) async fn reads(args: &Args, lab: &mut Lab) -> Result<Section> {
@@ -37,7 +37,7 @@ pub(crate) async fn reads(args: &Args, lab: &mut Lab) -> Result<Section> {
         for phase in ["cold", "warm"] {
             let (bytes, mut measured) = lab.measure(rival.read_all(&keys)).await?;
             ensure!(bytes == read * SIZE, "{}: {bytes} bytes", kind.name());
-            // Each file costs the same, one after another.
+            // Files are read sequentially and cost the same, so scale linearly.
             measured.time = measured.time * count as u32 / read as u32;
             measured.counts.get = measured.counts.get * count as u64 / read as u64;
             section.row(args, &work(phase), kind.name(), &measured);
@@ -81,7 +81,7 @@ pub(crate) async fn ls(args: &Args, lab: &mut Lab) -> Result<Section> {
         }
         for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Plain) {
             let rival = Rival::new(kind, &lab.proxied)?;
-            // There is nothing to do at once in a listing.
+            // A listing has no concurrency.
             let name = kind.name().trim_end_matches(", 64 at once");
             for phase in ["cold", "warm"] {
                 let (entries, measured) = lab.measure(rival.ls(&format!("threads/{thread}/"))).await?;

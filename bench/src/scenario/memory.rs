@@ -1,4 +1,5 @@
-//! Memory: of sessions, and of a cache that is far too small. Both in a process of their own.
+//! Memory use of many sessions, and of a cache that is much smaller than the data. Each runs in a separate
+//! process.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use serde::de::DeserializeOwned;
 use tokio::process::Command;
 
 use crate::args::Args;
-use crate::lab::{Lab, Talker};
+use crate::lab::{ChildProcess, Lab};
 use crate::place::Place;
 use crate::report::Section;
 use crate::seed::Seeder;
@@ -32,11 +33,11 @@ pub(crate) async fn sessions(args: &Args, lab: &mut Lab) -> Result<Section> {
 
 pub(crate) async fn run(args: &Args, _: &mut Lab) -> Result<Section> {
     const CACHE: u64 = 64 * MIB;
-    /// What everything but the cache may take.
-    const BESIDE: u64 = 40 * MIB;
+    /// The memory that everything except the cache may use.
+    const OVERHEAD: u64 = 40 * MIB;
     const SIZE: usize = 256 * 1024;
     let mut section = Section::default();
-    // A storage of its own: what it holds is gone when this is done.
+    // A separate storage, so that its memory is freed afterwards.
     let mut lab = Lab::start(args).await?;
     lab.latency(Duration::ZERO).await?;
     let count = args.size(4_096_u32, 1_024);
@@ -52,7 +53,7 @@ pub(crate) async fn run(args: &Args, _: &mut Lab) -> Result<Section> {
     section.figure("resident before", taken.before_kib as f64 / 1024.0, "MiB");
     let peak = taken.peak_kib as f64 / 1024.0;
     section.figure("resident at most", peak, "MiB");
-    section.at_most("memory with a cache of 64 MiB", ((CACHE + BESIDE) / MIB) as f64, peak, "MiB");
+    section.at_most("memory with a cache of 64 MiB", ((CACHE + OVERHEAD) / MIB) as f64, peak, "MiB");
     section.notes.push(format!(
         "{} reads at once; each takes about 1 MiB on its way. The cache in the end: `{}`.",
         crate::worker::MEMORY_AT_ONCE,
@@ -61,11 +62,11 @@ pub(crate) async fn run(args: &Args, _: &mut Lab) -> Result<Section> {
     Ok(section)
 }
 
-/// Starts this program as a worker, and hears what it found.
+/// Runs this program as a worker and returns its result.
 async fn worker<T: DeserializeOwned>(place: &Place, name: &str, numbers: &[u32]) -> Result<T> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("worker").arg(name);
-    place.give_to(&mut command);
+    place.configure(&mut command);
     command.args(numbers.iter().map(ToString::to_string));
-    Talker::start(command)?.hear().await.with_context(|| format!("the worker `{name}` failed"))
+    ChildProcess::start(command)?.receive().await.with_context(|| format!("the worker `{name}` failed"))
 }

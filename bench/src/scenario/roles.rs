@@ -1,4 +1,4 @@
-//! What a new thread costs where every session has credentials of its own.
+//! The cost of a new thread if every session has its own credentials.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::report::Section;
 use crate::seed::Seeder;
 
 const LIBRARY: &str = "bench-roles";
-/// Threads of each user.
+/// The number of threads per user.
 const THREADS: usize = 5;
-/// Threads that are measured one by one.
+/// The number of threads that are measured individually.
 const SAMPLE: usize = 20;
-/// Others that run at once.
+/// The concurrency of the others.
 const AT_ONCE: usize = 32;
 
 pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     let sts = sts(lab.direct.clone(), args.latency()).await?;
 
     let plain = ours::connect(&lab.proxied).await?;
-    let confined = ours::connect_role(&lab.proxied, &sts).await?;
+    let confined = ours::connect_with_role(&lab.proxied, &sts).await?;
     for (name, fs) in [("without a role", &plain), ("with a role", &confined)] {
         let ((), first) = lab.measure(turn(fs, "u0", "t0-0")).await?;
         section.row(args, "first thread of a process: catalogue, workspace", name, &first);
@@ -74,8 +74,8 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     Ok(section)
 }
 
-/// Opens threads of each user. Some are measured one by one; the rest run at once, so that all of them fall within
-/// the time for which a library is known.
+/// Opens threads for each user. Some are measured individually. The others run concurrently, so that all of
+/// them fall within the freshness bound of the library.
 async fn threads(
     lab: &mut Lab,
     fs: &SkillFs,
@@ -95,16 +95,16 @@ async fn threads(
     Measured::typical(measured).context("nobody to measure")
 }
 
-/// The catalogue for the prompt, and a look at the workspace.
+/// Builds the catalog for a prompt and lists the workspace.
 async fn turn(fs: &SkillFs, user: &str, thread: &str) -> Result<()> {
-    let session = ours::session_in(fs, user, thread, LIBRARY)?;
+    let session = ours::session_with_thread(fs, user, thread, LIBRARY)?;
     let (catalogue, listing) = tokio::join!(ours::catalogue(&session), session.ls("/workspace"));
     listing?;
     ensure!(ours::skills_in(&catalogue?) == 200, "skills are missing");
     Ok(())
 }
 
-/// A stand-in for STS: it gives out what the storage takes anyway.
+/// A fake STS that returns the credentials that the storage accepts.
 async fn sts(place: Place, latency: Duration) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let endpoint = format!("http://{}", listener.local_addr()?);
@@ -112,7 +112,7 @@ async fn sts(place: Place, latency: Duration) -> Result<String> {
         while let Ok((stream, _)) = listener.accept().await {
             let place = place.clone();
             tokio::spawn(async move {
-                // A caller may go away; that is not an error of the measurement.
+                // A canceled request is not an error of the measurement.
                 let _ = assume_role(stream, &place, latency).await;
             });
         }

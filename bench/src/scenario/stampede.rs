@@ -1,4 +1,4 @@
-//! Many who want the same at once.
+//! Many concurrent requests for the same data.
 
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
         let fs = ours::connect(&lab.proxied).await?;
         let openers = async {
             let tasks = (0..MANY).map(|_| {
-                let session = ours::session_of(&fs, &library);
+                let session = ours::session_with_library(&fs, &library);
                 tokio::spawn(async move { anyhow::Ok(ours::skills_in(&ours::catalogue(&session).await?)) })
             });
             for skills in try_join_all(tasks).await? {

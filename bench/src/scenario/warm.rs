@@ -1,4 +1,4 @@
-//! What is in memory already: how long does it take to come out?
+//! The time to return data that is already cached.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) async fn run(args: &Args, lab: &mut Lab) -> Result<Section> {
     Ok(section)
 }
 
-/// The median over batches of what one call takes, in seconds.
+/// Returns the median over batches of the time per call, in seconds.
 async fn batch(batches: usize, calls: u32, mut call: impl AsyncFnMut() -> Result<usize>) -> Result<f64> {
     let mut each = Vec::with_capacity(batches);
     for _ in 0..batches {
