@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn names_agree_with_serde() {
-        for kind in ErrorKind::ALL {
+        for &kind in ErrorKind::ALL {
             let json = serde_json::to_string(&kind).unwrap();
             assert_eq!(json, format!("\"{kind}\""));
         }
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn only_what_passes_is_retryable() {
         use ErrorKind::{Conflict, Throttled, Timeout, Unavailable};
-        for kind in ErrorKind::ALL {
+        for &kind in ErrorKind::ALL {
             let error = Error::new(kind, "x");
             assert_eq!(
                 error.is_retryable(),

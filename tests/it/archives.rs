@@ -1,4 +1,4 @@
-//! Archives from strangers: each trick is refused with its reason, and nothing appears beside the target.
+//! Hostile archives: each is refused with its reason, and nothing appears outside of the target.
 
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const SKILL: &[u8] = b"---\nname: sale\ndescription: Drafts deeds of sale.\n---\n# Steps\n";
 
-/// A folder of our own, with an archive in it; nothing else may appear there.
+/// A new folder with an archive in it. Nothing else may appear there.
 struct Place {
     folder: TempDir,
     archive: PathBuf,
@@ -58,19 +58,19 @@ fn refused(name: &str, bytes: &[u8], words: &str) {
 
 // ---- zip, byte by byte ----
 
-/// An entry as it stands in the archive; the table of contents may say something else.
+/// A local entry; the central directory may say something else.
 #[derive(Clone)]
 struct Entry {
     name: Vec<u8>,
     central_name: Vec<u8>,
     content: Vec<u8>,
-    /// What the headers say of the size.
+    /// The size in the headers.
     size: u32,
     mode: u32,
     flags: u16,
     method: u16,
     extra: Vec<u8>,
-    /// Points at another entry's data.
+    /// Whether it points at another entry's data.
     shared: bool,
 }
 
@@ -150,7 +150,7 @@ fn end(entries: u16, length: u32, start: u32) -> Vec<u8> {
     out
 }
 
-/// A good skill, and one more entry.
+/// A valid skill and one more entry.
 fn zip_with(name: impl AsRef<[u8]>) -> Vec<u8> {
     zip(&[entry("SKILL.md", SKILL), entry(name, b"evil")])
 }
@@ -205,7 +205,7 @@ fn pax(records: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-// ---- what is fine ----
+// ---- valid archives ----
 
 #[test]
 fn plain_archives_are_read() {
@@ -220,7 +220,7 @@ fn plain_archives_are_read() {
     for name in ["x.tar.gz", "x.tgz", "unnamed"] {
         assert_eq!(opened(name, &tar).skills[0].path, "sale");
     }
-    // A skill at the root is called like the archive.
+    // A skill at the root is named after the archive.
     assert_eq!(opened("sale.skill", &zip(&[entry("SKILL.md", SKILL)])).skills[0].path, "sale");
 }
 
@@ -253,7 +253,7 @@ fn a_repository_in_one_folder_is_unwrapped() {
 
 #[cfg(unix)]
 #[test]
-fn nothing_that_is_unpacked_can_be_run() {
+fn unpacked_files_are_not_executable() {
     use std::os::unix::fs::PermissionsExt;
     let archives = [
         ("x.zip", zip(&[Entry { mode: 0o106_777, ..entry("sale/SKILL.md", SKILL) }])),
@@ -267,7 +267,7 @@ fn nothing_that_is_unpacked_can_be_run() {
 }
 
 #[test]
-fn the_temporary_folder_goes_with_the_last_clone() {
+fn the_temporary_folder_is_deleted_with_the_last_clone() {
     let source = opened("x.zip", &zip(&[entry("sale/SKILL.md", SKILL)]));
     let folder = source.skills[0].folder.clone();
     let clone = source.clone();
@@ -311,12 +311,12 @@ fn tar_traversal_is_refused() {
     ] {
         refused("x.tar.gz", &tar_with(name, b'0', b"evil"), "climbs out of the archive with `..`");
     }
-    // As a folder, and as what would be refused anyway.
+    // As a folder, and as types that would be refused anyway.
     for kind in [b'5', b'1', b'2', b'7', b'S'] {
         let tar = tar_with(b"../evil", kind, b"");
         refused("x.tgz", &tar, "climbs out of the archive with `..`");
     }
-    // In the field for the beginning of a long name.
+    // In the field for the start of a long name.
     let mut header = tar::Header::new_ustar();
     header.as_mut_bytes()[..7].copy_from_slice(b"evil.md");
     header.as_mut_bytes()[345..350].copy_from_slice(b"a/../");
@@ -372,7 +372,7 @@ fn control_characters_are_refused() {
 
 #[test]
 fn names_that_are_no_utf8_are_refused() {
-    // Among them dots and slashes in more bytes than they need.
+    // Includes overlong encodings of dots and slashes.
     for name in [
         &b"caf\xe9.md"[..],
         b"\xc0\xae\xc0\xae/evil",
@@ -384,7 +384,7 @@ fn names_that_are_no_utf8_are_refused() {
     ] {
         refused("x.zip", &zip_with(name), "has a name that is not UTF-8");
         refused("x.tgz", &tar_with(name, b'0', b""), "has a name that is not UTF-8");
-        // Without the flag that says UTF-8 it would be read in a code page.
+        // Without the UTF-8 flag, the name would be decoded with a code page.
         let old = Entry { flags: 0, ..entry(name, b"evil") };
         refused("x.zip", &zip(&[entry("SKILL.md", SKILL), old]), "no UTF-8");
     }
@@ -409,7 +409,7 @@ fn duplicate_names_are_refused() {
 fn names_that_differ_only_in_case_are_refused() {
     refused("x.zip", &zip_with("skill.MD"), "has the same name as `SKILL.md` on some disks");
     refused("x.tgz", &tar_with(b"skill.md", b'0', b""), "has the same name as `SKILL.md` on some disks");
-    // Letters whose small or capital forms are others than their own.
+    // Letters with unusual case mappings.
     for (one, two) in [
         ("stra\u{df}e", "STRASSE"),
         ("\u{212a}.md", "k.md"),
@@ -466,7 +466,7 @@ fn links_are_refused() {
             refused("x.tgz", &gz(&tar), words);
         }
     }
-    // The target of a link in headers of their own.
+    // The target of a link in a separate header.
     let header = pax(&[("linkpath", "/etc/passwd")]);
     let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"x", b'x', &header), (b"pax", b'2', b"")]);
     refused("x.tgz", &tar, "the entry `pax` is a link");
@@ -475,7 +475,7 @@ fn links_are_refused() {
 }
 
 #[test]
-fn a_link_that_a_later_entry_goes_through_is_refused() {
+fn a_link_used_by_a_later_entry_is_refused() {
     let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"d", b'2', b""), (b"d/evil", b'0', b"x")]);
     refused("x.tgz", &tar, "the entry `d` is a link");
 }
@@ -506,7 +506,7 @@ fn encrypted_entries_are_refused() {
 }
 
 #[test]
-fn other_ways_of_packing_are_refused() {
+fn other_compression_methods_are_refused() {
     for method in [1, 2, 6, 9, 12, 14, 93, 95, 97, 98, 99] {
         let odd = Entry { method, ..entry("odd", b"x") };
         refused("x.zip", &zip(&[entry("SKILL.md", SKILL), odd]), "is packed with");
@@ -527,7 +527,7 @@ fn too_many_entries_are_refused() {
     let names: Vec<String> = (0..4).map(|n| format!("f{n}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_bytes(), b'0', &b""[..])).collect();
     refused_with("x.tgz", &tar_of(&files), &options, ErrorKind::TooLarge, "it has more than 3 entries");
-    // Folders that only stand in names count too.
+    // Folders that exist only as part of a name count too.
     let deep = zip(&[entry("a/b/c/d", b"")]);
     refused_with("x.zip", &deep, &options, ErrorKind::TooLarge, "it has more than 3 entries");
 }
@@ -568,7 +568,7 @@ fn bombs_are_refused_by_what_comes_out_of_them() {
         words,
     );
     refused_with("x.tgz", &tar_with(b"bomb", b'0', &zeros), &options, ErrorKind::TooLarge, words);
-    // A small one is none, and a larger ratio can be allowed.
+    // Small archives are accepted, and a higher ratio can be allowed.
     let small = Entry { method: 8, ..entry("small", &zeros[..1000 * 1000]) };
     assert_eq!(opened("x.zip", &zip(&[entry("SKILL.md", SKILL), small])).skills.len(), 1);
     let options = limits(Limits::default().max_ratio(5000));
@@ -577,7 +577,7 @@ fn bombs_are_refused_by_what_comes_out_of_them() {
 }
 
 #[test]
-fn a_size_that_is_a_lie_is_refused() {
+fn a_wrong_size_is_refused() {
     let zeros = vec![0; 4 * 1024 * 1024];
     let liar = Entry { method: 8, size: 10, ..entry("bomb", &zeros) };
     let options = SourceOptions::default();
@@ -608,7 +608,7 @@ fn endless_padding_is_refused() {
 }
 
 #[test]
-fn entries_that_lie_too_deep_are_refused() {
+fn deeply_nested_entries_are_refused() {
     let deep = format!("{}x", "a/".repeat(40));
     refused("x.zip", &zip_with(&deep), "lies more than 32 folders deep");
     refused("x.tgz", &tar_with(deep.as_bytes(), b'0', b""), "lies more than 32 folders deep");
@@ -633,11 +633,11 @@ fn truncated_and_garbled_archives_are_refused() {
         let error = Place::new("x.tgz", bytes).open(&options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    // The content ends before the header says.
+    // The content is shorter than the header says.
     let mut tar = tar_header(b"SKILL.md", b'0', 5000).as_bytes().to_vec();
     tar.extend(SKILL);
     refused_with("x.tgz", &gz(&tar), &options, ErrorKind::Corrupt, "should have 5000 bytes");
-    // A header whose sum is wrong.
+    // A header with a wrong checksum.
     let mut tar = Vec::new();
     tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
     tar[0] = b'T';
@@ -645,7 +645,7 @@ fn truncated_and_garbled_archives_are_refused() {
 }
 
 #[test]
-fn what_is_no_archive_is_said_to_be_none() {
+fn a_file_that_is_not_an_archive_is_refused() {
     for (name, bytes) in [
         ("notes.txt", &b"hello there"[..]),
         ("x.rar", b"Rar!\x1a\x07\x01\0"),
@@ -661,10 +661,10 @@ fn what_is_no_archive_is_said_to_be_none() {
 }
 
 #[test]
-fn a_table_of_contents_that_disagrees_is_refused() {
+fn an_inconsistent_central_directory_is_refused() {
     let two = Entry { central_name: b"harmless".to_vec(), ..entry("SKILL.MD", b"evil") };
     refused("x.zip", &zip(&[entry("SKILL.md", SKILL), two]), "its table of contents and its entries differ");
-    // An entry that the table does not name.
+    // An entry that the central directory does not list.
     let hidden = zip(&[entry("SKILL.md", SKILL), entry("hidden", b"evil")]);
     let mut table = hidden.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
     let first = zip(&[entry("SKILL.md", SKILL)]);
@@ -674,7 +674,7 @@ fn a_table_of_contents_that_disagrees_is_refused() {
     let length = (bytes.len() - table) as u32;
     bytes.extend(end(1, length, table as u32));
     refused("x.zip", &bytes, "its table of contents and its entries differ");
-    // Two tables.
+    // Two central directories.
     table = bytes.len();
     bytes.extend(&first[one..first.len() - 22]);
     bytes.extend(end(1, 10, table as u32));
@@ -682,7 +682,7 @@ fn a_table_of_contents_that_disagrees_is_refused() {
 }
 
 #[test]
-fn an_end_that_is_not_the_end_is_refused() {
+fn an_end_record_before_the_end_is_refused() {
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     bytes.extend(b"more");
     refused("x.zip", &bytes, "it does not end where it says");
@@ -720,7 +720,7 @@ fn zip64_is_refused() {
 }
 
 #[test]
-fn an_end_that_miscounts_is_refused() {
+fn a_wrong_number_of_entries_is_refused() {
     for count in [1, 3] {
         let mut bytes = zip_with("other");
         let at = bytes.len() - 14;
@@ -744,7 +744,7 @@ fn a_second_name_in_an_extra_field_is_refused() {
 }
 
 #[test]
-fn one_of_several_parts_is_refused() {
+fn multi_part_archives_are_refused() {
     let mut bytes = zip(&[entry("SKILL.md", SKILL)]);
     let at = bytes.len() - 18;
     bytes[at] = 1;
@@ -754,7 +754,7 @@ fn one_of_several_parts_is_refused() {
 // ---- extended headers of tar ----
 
 #[test]
-fn a_pax_header_cannot_bring_an_evil_name() {
+fn names_in_pax_headers_are_checked() {
     let check = |records: &[(&str, &str)], words: &str| {
         let header = pax(records);
         let tar = tar_of(&[(b"SKILL.md", b'0', SKILL), (b"x", b'x', &header), (b"harmless", b'0', b"evil")]);
@@ -772,16 +772,16 @@ fn a_pax_header_cannot_bring_an_evil_name() {
     check(&[("path", "ok\0")], "has a control character in its name");
     check(&[("path", "")], "has no name");
     check(&[("path", "%2e%2e/evil")], "cannot be in a library");
-    // The last of two counts, wherever the first leads.
+    // The last of two values wins.
     check(&[("path", "ok"), ("path", "../evil")], "climbs out of the archive with `..`");
-    // A size that is no number is another size than that of the header.
+    // A size that is not a number differs from the size in the header.
     for size in ["", "-4", "0x4", "4 ", "99999999999999999999"] {
         check(&[("path", "ok"), ("size", size)], "has two sizes");
     }
 }
 
 #[test]
-fn a_pax_header_for_all_entries_is_refused() {
+fn a_global_pax_header_with_a_name_is_refused() {
     for key in ["path", "linkpath", "size", "GNU.sparse.major", "GNU.sparse.name"] {
         let header = pax(&[(key, "4")]);
         let tar = tar_of(&[(b"g", b'g', &header), (b"SKILL.md", b'0', SKILL)]);
@@ -790,14 +790,14 @@ fn a_pax_header_for_all_entries_is_refused() {
 }
 
 #[test]
-fn a_pax_header_that_cannot_be_read_is_refused() {
+fn a_malformed_pax_header_is_refused() {
     let tar = tar_of(&[(b"x", b'x', b"999 path=short\n"), (b"SKILL.md", b'0', SKILL)]);
     let options = SourceOptions::default();
     refused_with("x.tgz", &tar, &options, ErrorKind::Corrupt, "an extended header cannot be read");
 }
 
 #[test]
-fn a_long_name_of_gnu_tar_passes_the_same_door() {
+fn gnu_long_names_are_checked() {
     let long = format!("sale/{}.md\0", "n".repeat(150));
     let tar = tar_of(&[(b"sale/SKILL.md", b'0', SKILL), (b"L", b'L', long.as_bytes()), (b"n", b'0', b"x")]);
     let source = opened("x.tgz", &tar);
@@ -829,13 +829,13 @@ fn sparse_files_are_refused() {
 }
 
 #[test]
-fn what_stands_behind_the_end_is_refused() {
+fn data_after_the_end_is_refused() {
     let mut tar = Vec::new();
     tar_entry(&mut tar, b"SKILL.md", b'0', SKILL);
     tar.extend([0; 1024]);
     tar_entry(&mut tar, b"hidden", b'0', b"evil");
     refused("x.tgz", &gz(&tar), "there is data after its end");
-    // As a second compressed stream, too.
+    // Also as a second compressed stream.
     let mut bytes = tar_of(&[(b"SKILL.md", b'0', SKILL)]);
     bytes.extend(tar_of(&[(b"hidden", b'0', b"evil")]));
     refused("x.tgz", &bytes, "there is data after its end");
@@ -861,7 +861,7 @@ fn name() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever an entry is called: it is refused, or it lies in the skill.
+    /// Whatever its name, an entry is refused or is inside of the skill.
     #[test]
     fn no_entry_leads_outside_the_target(name in name(), as_tar in any::<bool>(), kind in prop_oneof![Just(b'0'), Just(b'5'), any::<u8>()]) {
         let short: Vec<u8> = name.iter().copied().take(90).collect();
@@ -882,8 +882,8 @@ proptest! {
 }
 
 #[test]
-fn archives_in_memory_are_as_we_think() {
-    // The raw builders above make what other readers read too.
+fn the_raw_builders_write_valid_archives() {
+    // Other readers can read archives of the raw builders above.
     let bytes = zip(&[entry("a/SKILL.md", SKILL), Entry { method: 8, ..entry("b", &[7; 500]) }]);
     let mut archive = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
     assert_eq!(archive.len(), 2);

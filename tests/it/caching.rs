@@ -1,4 +1,4 @@
-//! What is remembered: what it saves, what is seen when, and what it may take.
+//! The cache: which requests it saves, when changes become visible, and how much memory it uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,18 +21,18 @@ on_every_server!(
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn remembering(settings: &mut Settings) {
+fn caching(settings: &mut Settings) {
     settings.freshness = Freshness::all(HOUR);
 }
 
-/// A bucket that remembers for an hour, behind a wire that counts.
+/// A bucket with a freshness bound of one hour, behind a proxy that counts requests.
 async fn counted(objects: &[(&str, &str)]) -> (Bucket, Wire, SkillFs) {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     let objects = objects.iter().map(|(key, content)| ((*key).to_owned(), (*content).to_owned().into()));
     embedded.put_all(&bucket.name, objects).await.unwrap();
     let wire = Wire::start(Some(&bucket.endpoint), |_, _| Reply::Forward).await;
-    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let fs = bucket.with(&wire.endpoint, caching).await;
     (bucket, wire, fs)
 }
 
@@ -83,14 +83,14 @@ async fn what_is_known_costs_no_request() {
     };
     all(&open(&fs)).await;
     assert!(!wire.take().is_empty());
-    // The same, and another session of the same user.
+    // The same operations again, also in another session of the same user.
     let before = fs.cache();
     all(&open(&fs)).await;
     assert_eq!(wire.take().len(), 0);
     let after = fs.cache();
     assert_eq!(after.misses, before.misses);
     assert!(after.hits > before.hits + 20 && after.bytes > 0 && after.entries > 5, "{after:?}");
-    // A search lists anew, and reads nothing that it knows.
+    // A search lists again, but does not read cached files.
     open(&fs).grep(&Grep::new("text")).await.unwrap();
     wire.take();
     open(&fs).grep(&Grep::new("text")).await.unwrap();
@@ -117,7 +117,7 @@ async fn without_memory_everything_is_sent() {
     let (bucket, wire, _) = counted(&[("threads/1/a.md", "text\n")]).await;
     let fs = bucket
         .with(&wire.endpoint, |settings| {
-            remembering(settings);
+            caching(settings);
             settings.cache_bytes = 0;
         })
         .await;
@@ -130,10 +130,10 @@ async fn without_memory_everything_is_sent() {
 }
 
 async fn own_writes_are_seen_at_once_by_every_session(b: Bucket) {
-    let fs = b.with(&b.endpoint, remembering).await;
+    let fs = b.with(&b.endpoint, caching).await;
     let (one, two) = (open(&fs), open(&fs));
     let listed = async |s: &S3Backend| names(&s.ls_recursive("/workspace").await.unwrap().entries);
-    // Known as missing, then written by the other session.
+    // Cached as missing, then written by the other session.
     assert!(!two.exists("d/x").await.unwrap() && listed(&two).await.is_empty());
     assert_eq!(text(&two, "d/x.md").await, Err(ErrorKind::NotFound));
     assert!(!two.exists("d").await.unwrap());
@@ -154,7 +154,7 @@ async fn own_writes_are_seen_at_once_by_every_session(b: Bucket) {
     one.move_to("e/x.md", "f.md").await.unwrap();
     assert_eq!(text(&two, "e/x").await, Err(ErrorKind::NotFound));
     assert_eq!(listed(&two).await, ["/workspace/d/", "/workspace/d/x.md", "/workspace/f.md"]);
-    // `f` means the file `f.md`, until there is a file `f`.
+    // `f` means the file `f.md` until a file `f` exists.
     assert_eq!(text(&two, "f").await.unwrap(), "three");
     one.write("f", "plain").await.unwrap();
     assert_eq!(text(&two, "f").await.unwrap(), "plain");
@@ -171,17 +171,17 @@ async fn own_writes_are_seen_at_once_by_every_session(b: Bucket) {
 async fn foreign_changes_are_seen_when_asked_for(b: Bucket) {
     b.put("threads/1/a.md", "old").await;
     b.put("threads/1/gone.md", "old").await;
-    let s = open(&b.with(&b.endpoint, remembering).await);
+    let s = open(&b.with(&b.endpoint, caching).await);
     assert_eq!(text(&s, "a.md").await.unwrap(), "old");
     assert_eq!(text(&s, "gone.md").await.unwrap(), "old");
     s.ls("/workspace").await.unwrap();
     b.put("threads/1/a.md", "new!").await;
     b.put("threads/1/b.md", "more").await;
     b.delete("threads/1/gone.md").await;
-    // Remembered for an hour, as set.
+    // Cached for an hour, as configured.
     assert_eq!(text(&s, "a.md").await.unwrap(), "old");
     assert_eq!(s.ls("/workspace").await.unwrap().entries.len(), 2);
-    // Asked for, all is as it is; and then known.
+    // A fresh read sees the current state, which is then cached.
     assert_eq!(text(&s.fresh(), "a.md").await.unwrap(), "new!");
     assert_eq!(text(&s, "a.md").await.unwrap(), "new!");
     assert_eq!(text(&s.fresh(), "gone.md").await, Err(ErrorKind::NotFound));
@@ -194,7 +194,7 @@ async fn foreign_changes_are_seen_when_asked_for(b: Bucket) {
 }
 
 async fn a_name_that_was_nothing_becomes_something(b: Bucket) {
-    let s = open(&b.with(&b.endpoint, remembering).await);
+    let s = open(&b.with(&b.endpoint, caching).await);
     for path in ["x", "x.md", "x/y"] {
         assert!(!s.exists(path).await.unwrap());
     }
@@ -210,17 +210,17 @@ async fn a_name_that_was_nothing_becomes_something(b: Bucket) {
 async fn deleted_skills_are_gone_when_asked_for(b: Bucket) {
     b.put("u1/skills/c/one/SKILL.md", skill("one")).await;
     b.put("u1/skills/c/two/SKILL.md", skill("two")).await;
-    let s = open(&b.with(&b.endpoint, remembering).await);
+    let s = open(&b.with(&b.endpoint, caching).await);
     assert_eq!(s.load_skills(None).await.unwrap(), ["c/one", "c/two"]);
     b.delete("u1/skills/c/one/SKILL.md").await;
     assert_eq!(s.load_skills(None).await.unwrap(), ["c/one", "c/two"]);
     assert_eq!(s.fresh().skills(None).await.unwrap().list().len(), 1);
-    // What was asked for is known to all.
+    // The result of the fresh read is cached for all.
     assert_eq!(s.load_skills(None).await.unwrap(), ["c/two"]);
     assert_eq!(s.load_skill("c/one").await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A skill that is in the listing, and gone or changed when it is read, is looked for again.
+/// If a skill in a cached listing was deleted or changed since, it is looked up again.
 #[tokio::test]
 async fn a_skill_that_changes_behind_its_listing_is_listed_again() {
     let (bucket, wire, fs) = counted(&[("u1/skills/c/a/SKILL.md", &skill("a"))]).await;
@@ -228,7 +228,7 @@ async fn a_skill_that_changes_behind_its_listing_is_listed_again() {
     s.load_skills(None).await.unwrap();
     bucket.put("u1/skills/c/a/SKILL.md", skill("a").replace("Does a.", "Does more.")).await;
     wire.take();
-    // Known by its listing, it is read in that version only.
+    // A skill found in a listing is read only in that version.
     let loaded = s.load_skill("c/a").await.unwrap();
     assert!(loaded.content.contains("Does more."));
     assert_eq!(Some(loaded.skill.size), Some(loaded.content.len() as u64));
@@ -238,7 +238,7 @@ async fn a_skill_that_changes_behind_its_listing_is_listed_again() {
     bucket.delete("u1/skills/c/a/SKILL.md").await;
     let other = fs.session(&session("u1", "1", "k1"));
     other.load_skills(None).await.unwrap();
-    let gone = open(&bucket.with(&wire.endpoint, remembering).await);
+    let gone = open(&bucket.with(&wire.endpoint, caching).await);
     assert_eq!(gone.load_skill("c/a").await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
@@ -258,7 +258,7 @@ async fn a_thousand_readers_of_one_object_are_one_request() {
     assert_eq!(wire.operations(), ["LIST"]);
     let skills = join_all(sessions.iter().map(|s| async { s.skills(None).await.unwrap() })).await;
     assert!(skills.iter().all(|library| library.list().len() == 1));
-    // The listing, the look for an index, and the one skill.
+    // The listing, the request for an index, and one skill.
     assert_eq!(wire.operations(), ["GET", "GET", "LIST"]);
     assert_eq!(fs.requests().total(), 1 + 2 + 1 + 3);
 }
@@ -272,14 +272,14 @@ async fn a_failure_is_shared_and_not_remembered() {
     let down = broken.clone();
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| match down.load(Ordering::SeqCst) {
         true => {
-            // So that all have asked before the first is answered.
+            // Wait until all readers have sent their request before the first response.
             std::thread::sleep(Duration::from_millis(300));
             Reply::error(403, "AccessDenied")
         }
         false => Reply::Forward,
     })
     .await;
-    let s = open(&bucket.with(&wire.endpoint, remembering).await);
+    let s = open(&bucket.with(&wire.endpoint, caching).await);
     let failed = join_all((0..100).map(|_| text(&s, "a.md"))).await;
     assert!(failed.iter().all(|read| *read == Err(ErrorKind::Denied)));
     assert_eq!(wire.operations(), ["GET"]);
@@ -287,7 +287,7 @@ async fn a_failure_is_shared_and_not_remembered() {
     assert_eq!(text(&s, "a.md").await.unwrap(), "text");
 }
 
-/// What is asked for while it is being written is not remembered as it was.
+/// A read that is in flight during a write is not cached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_read_does_not_bring_back_what_was_overwritten() {
     let embedded = Embedded::in_memory().unwrap();
@@ -295,14 +295,14 @@ async fn a_slow_read_does_not_bring_back_what_was_overwritten() {
     embedded.put(&bucket.name, "threads/1/a.md", "old").await.unwrap();
     let first = AtomicUsize::new(0);
     let (answered, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
-    let (told, wait) = (answered.clone(), go.clone());
+    let (notify, wait) = (answered.clone(), go.clone());
     let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
         if request.operation() == "GET" && first.fetch_add(1, Ordering::SeqCst) == 0 {
-            let (told, wait) = (told.clone(), wait.clone());
+            let (notify, wait) = (notify.clone(), wait.clone());
             return Reply::ForwardHook(crate::support::wire::Hook(Arc::new(move || {
-                let (told, wait) = (told.clone(), wait.clone());
+                let (notify, wait) = (notify.clone(), wait.clone());
                 Box::pin(async move {
-                    told.notify_one();
+                    notify.notify_one();
                     wait.notified().await;
                 })
             })));
@@ -310,19 +310,19 @@ async fn a_slow_read_does_not_bring_back_what_was_overwritten() {
         Reply::Forward
     })
     .await;
-    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let fs = bucket.with(&wire.endpoint, caching).await;
     let reader = open(&fs);
     let reading = tokio::spawn(async move { text(&reader, "a.md").await });
     answered.notified().await;
     open(&fs).write("a.md", "new").await.unwrap();
-    // Whoever asks now does not wait for the old answer.
+    // A new read does not wait for the old response.
     assert_eq!(text(&open(&fs), "a.md").await.unwrap(), "new");
     go.notify_one();
     assert_eq!(reading.await.unwrap().unwrap(), "old");
     assert_eq!(text(&open(&fs), "a.md").await.unwrap(), "new");
 }
 
-/// Half of the time is over: the answer is given, and asked for anew behind it.
+/// After half of the freshness bound, the cached response is returned and refreshed in the background.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_grows_old_is_asked_for_behind_the_answer() {
     let (bucket, wire, _) =
@@ -336,7 +336,7 @@ async fn what_grows_old_is_asked_for_behind_the_answer() {
     bucket.put("threads/1/a.md", "new").await;
     bucket.put("threads/1/b.md", "new").await;
     bucket.put("u1/skills/c/b/SKILL.md", skill("b")).await;
-    // Without anybody who waits for it, all becomes new within the bound.
+    // Everything is refreshed within the bound, although nobody waits for it.
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let seen = text(&s, "a.md").await.unwrap() == "new"
@@ -359,7 +359,7 @@ async fn memory_is_bounded_and_shared_out() {
     bucket.put("threads/1/small.md", "small").await;
     let fs = bucket
         .with(&wire.endpoint, |settings| {
-            remembering(settings);
+            caching(settings);
             settings.cache_bytes = 500_000;
         })
         .await;
@@ -372,7 +372,7 @@ async fn memory_is_bounded_and_shared_out() {
     }
     assert!(fs.cache().evictions > 100, "{:?}", fs.cache());
     wire.take();
-    // The other tenant's is still there, and so is what was read last.
+    // The other tenant's entry is still cached, and so is the most recent one.
     small.read("small.md").await.unwrap();
     big.read("199.txt").await.unwrap();
     assert_eq!(wire.take().len(), 0);
@@ -395,7 +395,7 @@ async fn libraries_are_shared_and_users_are_not() {
     assert_eq!(of("u1").load_skills(None).await.unwrap(), ["c/a", "own"]);
     of("u1").skills(None).await.unwrap();
     wire.take();
-    // The library is known; the other user's own skills are not.
+    // The library is cached; the other user's own skills are not.
     let skills = of("u2").skills(None).await.unwrap();
     assert_eq!(skills.list().iter().map(|s| s.path.as_str()).collect::<Vec<_>>(), ["c/a", "other"]);
     let asked: Vec<_> = wire.take().into_iter().map(|request| request.target).collect();
@@ -427,7 +427,7 @@ async fn a_slow_answer_is_cut_and_asked_for_again() {
     assert_eq!((sent.get, sent.reissued), (2, 1));
 }
 
-/// A tenant with a long queue does not hold up another.
+/// A tenant with a long queue does not delay another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_take_turns_on_the_wire() {
     let embedded = Embedded::in_memory().unwrap();
@@ -464,10 +464,10 @@ async fn tenants_take_turns_on_the_wire() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert!(wire.most_at_once() <= 9, "{} at once", wire.most_at_once());
+    assert!(wire.max_concurrent() <= 9, "{} at once", wire.max_concurrent());
 }
 
-/// A search whose reader does something else between two files holds nothing that others wait for.
+/// A search whose consumer is busy between two files holds nothing that others wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_search_that_is_left_alone_holds_up_nobody() {
     use futures_util::TryStreamExt;
@@ -487,7 +487,7 @@ async fn a_search_that_is_left_alone_holds_up_nobody() {
         assert_eq!(read.expect("it waits for its own search").unwrap().bytes, "te");
     }
     assert_eq!(files, 60);
-    // Writes that are begun and left alone, the same.
+    // The same for writes that were started and are not polled.
     let writes: Vec<_> = (0..20).map(|i| Box::pin(s.write(format!("new-{i}.md"), "x"))).collect();
     let mut writes = join_all(writes);
     tokio::select! {
@@ -500,21 +500,21 @@ async fn a_search_that_is_left_alone_holds_up_nobody() {
     assert!(writes.await.iter().all(Result::is_ok));
 }
 
-/// A question about a name that is on its way while the name is written is not waited for.
+/// A stat that was in flight during a write is neither cached nor shared with later callers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_stat_does_not_hide_what_was_written() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     let first = AtomicUsize::new(0);
     let (answered, go) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
-    let (told, wait) = (answered.clone(), go.clone());
+    let (notify, wait) = (answered.clone(), go.clone());
     let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
         if request.operation() == "HEAD" && first.fetch_add(1, Ordering::SeqCst) == 0 {
-            let (told, wait) = (told.clone(), wait.clone());
+            let (notify, wait) = (notify.clone(), wait.clone());
             return Reply::ForwardHook(crate::support::wire::Hook(Arc::new(move || {
-                let (told, wait) = (told.clone(), wait.clone());
+                let (notify, wait) = (notify.clone(), wait.clone());
                 Box::pin(async move {
-                    told.notify_one();
+                    notify.notify_one();
                     wait.notified().await;
                 })
             })));
@@ -522,7 +522,7 @@ async fn a_slow_stat_does_not_hide_what_was_written() {
         Reply::Forward
     })
     .await;
-    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let fs = bucket.with(&wire.endpoint, caching).await;
     let asker = open(&fs);
     let asking = tokio::spawn(async move { asker.exists("a.md").await });
     answered.notified().await;
@@ -534,7 +534,7 @@ async fn a_slow_stat_does_not_hide_what_was_written() {
     assert!(open(&fs).exists("a.md").await.unwrap());
 }
 
-/// What could not be read is not remembered as unreadable.
+/// A failure to read is not cached.
 #[tokio::test]
 async fn a_skill_that_could_not_be_read_is_tried_again() {
     let (bucket, _, _) = counted(&[("u1/skills/c/a/SKILL.md", &skill("a"))]).await;
@@ -547,13 +547,13 @@ async fn a_skill_that_could_not_be_read_is_tried_again() {
         }
     })
     .await;
-    let s = open(&bucket.with(&wire.endpoint, remembering).await);
+    let s = open(&bucket.with(&wire.endpoint, caching).await);
     assert_eq!(s.skills(None).await.unwrap().diagnostics()[0].code, "unreadable");
     broken.store(false, Ordering::SeqCst);
     assert_eq!(s.skills(None).await.unwrap().list().len(), 1);
 }
 
-/// An edit that meets another version than the known one makes the known one forgotten.
+/// An edit that finds another version than the cached one invalidates the cached one.
 #[tokio::test]
 async fn what_an_edit_meets_is_what_is_read_next() {
     let (bucket, _, fs) = counted(&[("threads/1/a.md", "old text")]).await;

@@ -1,6 +1,7 @@
-//! What we rely on in a server, asked of each: the embedded store must answer as LocalStack does.
+//! The S3 behavior that skillfs relies on, tested on every server: the embedded store must behave like
+//! LocalStack.
 //!
-//! A difference between servers stands here as a case of its own, which says what LocalStack does.
+//! Differences between servers are separate tests, which say what LocalStack does.
 
 use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
@@ -17,11 +18,11 @@ use aws_sdk_s3::types::{
 use crate::support::{Bucket, on_every_server};
 
 on_every_server!(
-    an_object_comes_back_as_it_went_in,
+    an_object_round_trips,
     a_missing_key_is_404,
     a_missing_bucket_is_no_such_bucket,
     deleting_is_idempotent,
-    listings_come_in_pages_in_key_order,
+    listings_are_paginated_in_key_order,
     a_delimiter_groups_and_pages_repeat_no_group,
     start_after_is_exclusive,
     start_after_inside_a_group_keeps_the_group,
@@ -30,48 +31,48 @@ on_every_server!(
     any_key_survives_a_round_trip,
     ranges_are_cut_as_http_says,
     a_get_can_ask_whether_it_changed,
-    a_get_can_insist_on_a_version,
-    a_head_takes_conditions_too,
-    a_put_can_insist_on_a_new_key,
+    a_get_can_require_a_version,
+    a_head_honors_conditions,
+    a_put_can_require_a_new_key,
     a_put_can_insist_on_a_version,
     of_many_creators_one_wins,
     a_wrong_checksum_is_refused_and_nothing_is_stored,
     a_streamed_body_with_a_trailing_checksum_is_stored,
-    an_object_of_many_chunks_comes_back_whole_and_in_ranges,
-    overwriting_replaces_all_of_it,
+    an_object_of_many_chunks_is_read_completely_and_in_ranges,
+    overwriting_replaces_the_entire_object,
     folder_markers_are_plain_empty_objects,
     a_copy_keeps_content_and_attributes,
     a_copy_can_replace_the_attributes,
     a_copy_onto_itself_must_replace_the_attributes,
-    a_large_object_is_copied_whole,
+    a_large_object_is_copied_completely,
     any_key_can_be_copied,
-    a_copy_can_insist_on_its_source,
-    a_copy_can_insist_on_a_new_key,
-    a_copy_can_insist_on_what_it_overwrites,
-    a_copy_of_nothing_is_404,
-    parts_make_one_object_whatever_their_order,
-    an_upload_brings_its_attributes,
-    a_part_in_the_middle_has_a_least_size,
-    parts_are_named_in_order,
-    a_part_is_named_as_it_was_uploaded,
+    a_copy_can_require_a_version_of_its_source,
+    a_copy_can_require_a_new_key,
+    a_copy_can_require_a_version_of_its_target,
+    a_copy_of_a_missing_key_is_404,
+    parts_can_be_uploaded_in_any_order,
+    an_upload_sets_attributes,
+    parts_except_the_last_have_a_minimum_size,
+    a_completion_lists_parts_in_order,
+    a_completion_names_the_etags_of_parts,
     a_part_number_is_from_1_to_10_000,
     an_unknown_upload_is_no_such_upload,
-    an_upload_is_no_object_before_its_end,
-    an_aborted_upload_is_gone,
-    a_completed_upload_is_gone,
-    a_part_that_comes_again_replaces_the_first,
-    parts_that_are_not_named_are_left_out,
+    an_upload_is_not_an_object_before_its_completion,
+    an_aborted_upload_is_deleted,
+    a_completed_upload_is_deleted,
+    a_part_uploaded_again_replaces_the_first,
+    parts_not_in_the_completion_are_ignored,
     a_wrong_checksum_of_a_part_is_refused,
-    an_upload_can_insist_on_a_new_key,
-    an_upload_can_insist_on_a_version,
+    an_upload_can_require_a_new_key,
+    an_upload_can_require_a_version,
     parts_can_be_copied,
-    a_part_can_insist_on_its_source,
-    one_part_and_many_overwrite_each_other,
-    an_object_of_parts_can_be_copied,
-    many_keys_are_deleted_at_once,
-    a_thousand_keys_are_deleted_at_once,
-    a_quiet_batch_tells_errors_only,
-    strange_keys_are_deleted_at_once,
+    a_part_copy_can_require_a_version_of_its_source,
+    single_and_multipart_objects_overwrite_each_other,
+    a_multipart_object_can_be_copied,
+    many_keys_are_deleted_in_one_request,
+    a_thousand_keys_are_deleted_in_one_request,
+    a_quiet_batch_reports_only_errors,
+    unusual_keys_are_deleted_in_one_request,
 );
 
 fn status<T, E>(result: Result<T, SdkError<E>>) -> u16 {
@@ -81,7 +82,7 @@ fn status<T, E>(result: Result<T, SdkError<E>>) -> u16 {
     }
 }
 
-/// The status and the code of an answer that has to be a refusal.
+/// The status and the code of a response that must be an error.
 fn refusal<T, E: ProvideErrorMetadata>(result: Result<T, SdkError<E>>) -> (u16, String) {
     let Err(error) = result else { panic!("it was not refused") };
     let code = error.code().unwrap_or_default().to_owned();
@@ -108,7 +109,7 @@ async fn keys(bucket: &Bucket, prefix: &str) -> Vec<String> {
     page.contents().iter().map(|o| decode(o.key().unwrap())).collect()
 }
 
-async fn an_object_comes_back_as_it_went_in(b: Bucket) {
+async fn an_object_round_trips(b: Bucket) {
     let put =
         b.raw.put_object().bucket(&b.name).key("a/b.md").content_type("text/markdown").metadata("id", "42");
     let put = put.body(ByteStream::from_static(b"hola")).send().await.unwrap();
@@ -154,7 +155,7 @@ async fn deleting_is_idempotent(b: Bucket) {
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("x").send().await), 404);
 }
 
-async fn listings_come_in_pages_in_key_order(b: Bucket) {
+async fn listings_are_paginated_in_key_order(b: Bucket) {
     let mut expected: Vec<String> = (0..7).map(|i| format!("k/{i}")).collect();
     expected.extend(["k/é".into(), "k/z".into(), "k/🦀".into(), "k/Z".into()]);
     for key in &expected {
@@ -298,10 +299,10 @@ async fn ranges_are_cut_as_http_says(b: Bucket) {
     }
 }
 
-/// HTTP has no empty range. LocalStack answers a suffix of an empty object with the whole of it, and
-/// we never ask for one; but whoever asks the embedded store must not break it.
+/// HTTP has no empty range. For a suffix of an empty object, LocalStack returns the entire object. We never
+/// request one, but such a request must not break the embedded store.
 #[tokio::test]
-async fn a_suffix_of_nothing_is_no_range() {
+async fn a_suffix_of_an_empty_object_is_an_invalid_range() {
     let b = Bucket::embedded().await;
     b.put("empty", "").await;
     assert_eq!(status(b.raw.get_object().bucket(&b.name).key("empty").range("bytes=-5").send().await), 416);
@@ -317,7 +318,7 @@ async fn a_get_can_ask_whether_it_changed(b: Bucket) {
     assert_eq!(status(get(&etag).await), 200);
 }
 
-async fn a_get_can_insist_on_a_version(b: Bucket) {
+async fn a_get_can_require_a_version(b: Bucket) {
     b.put("k", "one").await;
     let etag = b.raw.head_object().bucket(&b.name).key("k").send().await.unwrap().e_tag.unwrap();
     let get = |etag: &str| b.raw.get_object().bucket(&b.name).key("k").if_match(etag).send();
@@ -329,14 +330,14 @@ async fn a_get_can_insist_on_a_version(b: Bucket) {
     assert_eq!(status(get(&etag).await), 404);
 }
 
-async fn a_head_takes_conditions_too(b: Bucket) {
+async fn a_head_honors_conditions(b: Bucket) {
     b.put("k", "one").await;
     let etag = b.raw.head_object().bucket(&b.name).key("k").send().await.unwrap().e_tag.unwrap();
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").if_none_match(&etag).send().await), 304);
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").if_match("\"other\"").send().await), 412);
 }
 
-async fn a_put_can_insist_on_a_new_key(b: Bucket) {
+async fn a_put_can_require_a_new_key(b: Bucket) {
     let put = |content: &'static str| {
         let body = ByteStream::from_static(content.as_bytes());
         b.raw.put_object().bucket(&b.name).key("k").if_none_match("*").body(body).send()
@@ -411,7 +412,7 @@ async fn a_streamed_body_with_a_trailing_checksum_is_stored(b: Bucket) {
     assert_eq!(got.body.collect().await.unwrap().to_vec(), content.as_bytes());
 }
 
-async fn an_object_of_many_chunks_comes_back_whole_and_in_ranges(b: Bucket) {
+async fn an_object_of_many_chunks_is_read_completely_and_in_ranges(b: Bucket) {
     let content: Vec<u8> =
         (0..9_000_001u32).flat_map(|i| (i % 251).to_le_bytes().into_iter().take(1)).collect();
     b.put("large", &content).await;
@@ -425,7 +426,7 @@ async fn an_object_of_many_chunks_comes_back_whole_and_in_ranges(b: Bucket) {
     }
 }
 
-async fn overwriting_replaces_all_of_it(b: Bucket) {
+async fn overwriting_replaces_the_entire_object(b: Bucket) {
     b.put("k", vec![b'x'; 1_000_000]).await;
     b.put("k", "short").await;
     let got = b.raw.get_object().bucket(&b.name).key("k").send().await.unwrap();
@@ -453,7 +454,7 @@ async fn etag(b: &Bucket, key: &str) -> String {
     b.raw.head_object().bucket(&b.name).key(key).send().await.unwrap().e_tag.unwrap()
 }
 
-/// A copy source is percent-encoded by its sender; the SDK leaves that to us.
+/// Formats a copy source. The SDK leaves percent-encoding to the caller.
 fn source(b: &Bucket, key: &str) -> String {
     let key = percent_encoding::utf8_percent_encode(key, percent_encoding::NON_ALPHANUMERIC);
     format!("{}/{key}", b.name)
@@ -463,7 +464,7 @@ fn copy(b: &Bucket, from: &str, to: &str) -> CopyObjectFluentBuilder {
     b.raw.copy_object().bucket(&b.name).key(to).copy_source(source(b, from))
 }
 
-/// `from`, with every attribute that a copy may keep.
+/// Puts `from` with every attribute that a copy may keep.
 async fn put_with_attributes(b: &Bucket) {
     let put = b.raw.put_object().bucket(&b.name).key("from").content_type("text/markdown");
     let put = put.cache_control("max-age=60").metadata("id", "42").metadata("other", "x");
@@ -472,7 +473,7 @@ async fn put_with_attributes(b: &Bucket) {
 
 async fn a_copy_keeps_content_and_attributes(b: Bucket) {
     put_with_attributes(&b).await;
-    // What comes with the request does not count.
+    // Attributes in the request are ignored.
     let done = copy(&b, "from", "to").content_type("text/plain").metadata("id", "7").send().await.unwrap();
     let result = done.copy_object_result().unwrap();
     assert!(result.last_modified().is_some());
@@ -514,7 +515,7 @@ async fn a_copy_onto_itself_must_replace_the_attributes(b: Bucket) {
     assert_eq!(got.body.collect().await.unwrap().to_vec(), b"hola");
 }
 
-async fn a_large_object_is_copied_whole(b: Bucket) {
+async fn a_large_object_is_copied_completely(b: Bucket) {
     let large = bytes(1, 4_500_001);
     b.put("from", &large).await;
     b.put("to", "old").await;
@@ -532,13 +533,13 @@ async fn any_key_can_be_copied(b: Bucket) {
         copy(&b, key, &format!("copy/{key}")).send().await.unwrap();
         assert_eq!(content(&b, &format!("copy/{key}")).await, key.as_bytes(), "{key:?}");
     }
-    // A slash before the bucket, and slashes that stand for themselves.
+    // A slash before the bucket, and unescaped slashes.
     let plain = format!("/{}/s/a//b", b.name);
     b.raw.copy_object().bucket(&b.name).key("plain").copy_source(plain).send().await.unwrap();
     assert_eq!(content(&b, "plain").await, b"s/a//b");
 }
 
-async fn a_copy_can_insist_on_its_source(b: Bucket) {
+async fn a_copy_can_require_a_version_of_its_source(b: Bucket) {
     b.put("from", "one").await;
     let etag = etag(&b, "from").await;
     let (before, after) = (DateTime::from_secs(1_000_000_000), DateTime::from_secs(4_000_000_000));
@@ -554,7 +555,7 @@ async fn a_copy_can_insist_on_its_source(b: Bucket) {
     assert_eq!(status(copy().copy_source_if_modified_since(before).send().await), 200);
 }
 
-async fn a_copy_can_insist_on_a_new_key(b: Bucket) {
+async fn a_copy_can_require_a_new_key(b: Bucket) {
     b.put("from", "one").await;
     let new = || copy(&b, "from", "to").if_none_match("*").send();
     assert_eq!(status(new().await), 200);
@@ -563,7 +564,7 @@ async fn a_copy_can_insist_on_a_new_key(b: Bucket) {
     assert_eq!(status(new().await), 200);
 }
 
-async fn a_copy_can_insist_on_what_it_overwrites(b: Bucket) {
+async fn a_copy_can_require_a_version_of_its_target(b: Bucket) {
     b.put("from", "one").await;
     let over = |etag: &str| copy(&b, "from", "to").if_match(etag).send();
     assert_eq!(refusal(over("\"any\"").await), refused(404, "NoSuchKey"));
@@ -576,7 +577,7 @@ async fn a_copy_can_insist_on_what_it_overwrites(b: Bucket) {
     assert_eq!(refusal(over(&old).await), refused(412, "PreconditionFailed"));
 }
 
-/// LocalStack refuses too, but has overwritten the content by then, under the old ETag.
+/// LocalStack refuses as well, but has already overwritten the content by then, with the old ETag.
 #[tokio::test]
 async fn a_refused_copy_changes_nothing() {
     let b = Bucket::embedded().await;
@@ -589,7 +590,7 @@ async fn a_refused_copy_changes_nothing() {
     assert_eq!((content(&b, "to").await, etag(&b, "to").await), (b"two".to_vec(), old));
 }
 
-async fn a_copy_of_nothing_is_404(b: Bucket) {
+async fn a_copy_of_a_missing_key_is_404(b: Bucket) {
     b.put("to", "old").await;
     assert_eq!(refusal(copy(&b, "nope", "to").send().await), refused(404, "NoSuchKey"));
     assert_eq!(content(&b, "to").await, b"old");
@@ -599,10 +600,10 @@ async fn a_copy_of_nothing_is_404(b: Bucket) {
     assert_eq!(refusal(into.send().await), refused(404, "NoSuchBucket"));
 }
 
-/// The least size of every part but the last.
+/// The minimum size of every part except the last.
 const PART: usize = 5 * 1024 * 1024;
 
-/// Bytes that repeat at no border of a chunk or a part.
+/// Bytes whose pattern does not align with any chunk or part boundary.
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (seed..seed + length).map(|i| (i % 251) as u8).collect()
 }
@@ -613,7 +614,7 @@ async fn start(b: &Bucket, key: &str) -> String {
     started.upload_id.unwrap()
 }
 
-/// Uploads one part, and tells its ETag.
+/// Uploads one part and returns its ETag.
 async fn upload(b: &Bucket, key: &str, id: &str, number: i32, content: impl Into<Vec<u8>>) -> String {
     let part = b.raw.upload_part().bucket(&b.name).key(key).upload_id(id).part_number(number);
     part.body(ByteStream::from(content.into())).send().await.unwrap().e_tag.unwrap()
@@ -632,20 +633,20 @@ fn complete(b: &Bucket, key: &str, id: &str, parts: &[(i32, &str)]) -> CompleteM
     b.raw.complete_multipart_upload().bucket(&b.name).key(key).upload_id(id).multipart_upload(parts)
 }
 
-/// Keys of the uploads that are under way.
+/// The keys of the uploads in progress.
 async fn uploads(b: &Bucket) -> Vec<String> {
     let listed = b.raw.list_multipart_uploads().bucket(&b.name).send().await.unwrap();
     assert_eq!(listed.is_truncated(), Some(false));
     listed.uploads().iter().map(|upload| upload.key().unwrap().to_owned()).collect()
 }
 
-async fn parts_make_one_object_whatever_their_order(b: Bucket) {
+async fn parts_can_be_uploaded_in_any_order(b: Bucket) {
     let whole = bytes(3, 2 * PART + 1000);
     let id = start(&b, "k").await;
     let last = upload(&b, "k", &id, 7, &whole[2 * PART..]).await;
     let second = upload(&b, "k", &id, 5, &whole[PART..2 * PART]).await;
     let first = upload(&b, "k", &id, 2, &whole[..PART]).await;
-    // A part may be named without quotes.
+    // The ETag of a part may be sent without quotes.
     let parts = [(2, first.as_str()), (5, second.trim_matches('"')), (7, last.as_str())];
     let done = complete(&b, "k", &id, &parts).send().await.unwrap();
     assert_eq!((done.bucket(), done.key()), (Some(b.name.as_str()), Some("k")));
@@ -669,7 +670,7 @@ async fn parts_make_one_object_whatever_their_order(b: Bucket) {
     assert!(got.body.collect().await.unwrap().to_vec() == whole[2 * PART - 1..]);
 }
 
-async fn an_upload_brings_its_attributes(b: Bucket) {
+async fn an_upload_sets_attributes(b: Bucket) {
     let started = b.raw.create_multipart_upload().bucket(&b.name).key("k").content_type("text/markdown");
     let started = started.cache_control("max-age=60").metadata("id", "42").send().await.unwrap();
     let id = started.upload_id.unwrap();
@@ -689,7 +690,7 @@ async fn an_upload_brings_its_attributes(b: Bucket) {
     assert!(content(&b, "plain").await.is_empty());
 }
 
-async fn a_part_in_the_middle_has_a_least_size(b: Bucket) {
+async fn parts_except_the_last_have_a_minimum_size(b: Bucket) {
     let id = start(&b, "k").await;
     let first = upload(&b, "k", &id, 1, "small").await;
     let last = upload(&b, "k", &id, 2, "last").await;
@@ -700,7 +701,7 @@ async fn a_part_in_the_middle_has_a_least_size(b: Bucket) {
     assert_eq!(content(&b, "k").await, b"last");
 }
 
-async fn parts_are_named_in_order(b: Bucket) {
+async fn a_completion_lists_parts_in_order(b: Bucket) {
     let id = start(&b, "k").await;
     let first = upload(&b, "k", &id, 1, "one").await;
     let second = upload(&b, "k", &id, 2, "two").await;
@@ -709,7 +710,7 @@ async fn parts_are_named_in_order(b: Bucket) {
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
 }
 
-async fn a_part_is_named_as_it_was_uploaded(b: Bucket) {
+async fn a_completion_names_the_etags_of_parts(b: Bucket) {
     let id = start(&b, "k").await;
     let part = upload(&b, "k", &id, 1, "one").await;
     let wrong = "\"4d186321c1a7f0f354b297e8914ab240\"";
@@ -746,7 +747,7 @@ async fn an_unknown_upload_is_no_such_upload(b: Bucket) {
     complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
 }
 
-async fn an_upload_is_no_object_before_its_end(b: Bucket) {
+async fn an_upload_is_not_an_object_before_its_completion(b: Bucket) {
     b.put("old", "old").await;
     for key in ["new", "old"] {
         let id = start(&b, key).await;
@@ -760,7 +761,7 @@ async fn an_upload_is_no_object_before_its_end(b: Bucket) {
     }
 }
 
-async fn an_aborted_upload_is_gone(b: Bucket) {
+async fn an_aborted_upload_is_deleted(b: Bucket) {
     let id = start(&b, "a&b <é>").await;
     let other = start(&b, "b").await;
     let part = upload(&b, "a&b <é>", &id, 1, "one").await;
@@ -777,7 +778,7 @@ async fn an_aborted_upload_is_gone(b: Bucket) {
     assert!(keys(&b, "").await.is_empty());
 }
 
-async fn a_completed_upload_is_gone(b: Bucket) {
+async fn a_completed_upload_is_deleted(b: Bucket) {
     let id = start(&b, "k").await;
     let part = upload(&b, "k", &id, 1, "one").await;
     complete(&b, "k", &id, &[(1, &part)]).send().await.unwrap();
@@ -787,7 +788,7 @@ async fn a_completed_upload_is_gone(b: Bucket) {
     assert_eq!(content(&b, "k").await, b"one");
 }
 
-async fn a_part_that_comes_again_replaces_the_first(b: Bucket) {
+async fn a_part_uploaded_again_replaces_the_first(b: Bucket) {
     let id = start(&b, "k").await;
     let old = upload(&b, "k", &id, 1, "one").await;
     let new = upload(&b, "k", &id, 1, "two").await;
@@ -796,7 +797,7 @@ async fn a_part_that_comes_again_replaces_the_first(b: Bucket) {
     assert_eq!(content(&b, "k").await, b"two");
 }
 
-async fn parts_that_are_not_named_are_left_out(b: Bucket) {
+async fn parts_not_in_the_completion_are_ignored(b: Bucket) {
     let id = start(&b, "k").await;
     let none = complete(&b, "k", &id, &[]).send().await;
     assert_eq!(status(none), 400);
@@ -820,7 +821,7 @@ async fn a_wrong_checksum_of_a_part_is_refused(b: Bucket) {
     assert_eq!(refusal(missing), refused(400, "InvalidPart"));
 }
 
-async fn an_upload_can_insist_on_a_new_key(b: Bucket) {
+async fn an_upload_can_require_a_new_key(b: Bucket) {
     let id = start(&b, "k").await;
     let part = upload(&b, "k", &id, 1, "one").await;
     complete(&b, "k", &id, &[(1, &part)]).if_none_match("*").send().await.unwrap();
@@ -835,7 +836,7 @@ async fn an_upload_can_insist_on_a_new_key(b: Bucket) {
     assert_eq!(content(&b, "k").await, b"two");
 }
 
-async fn an_upload_can_insist_on_a_version(b: Bucket) {
+async fn an_upload_can_require_a_version(b: Bucket) {
     let id = start(&b, "k").await;
     let part = upload(&b, "k", &id, 1, "two").await;
     let over = |id: &str, tag: &str| complete(&b, "k", id, &[(1, &part)]).if_match(tag).send();
@@ -843,7 +844,7 @@ async fn an_upload_can_insist_on_a_version(b: Bucket) {
     b.put("k", "one").await;
     assert_eq!(refusal(over(&id, "\"other\"").await), refused(412, "PreconditionFailed"));
     assert_eq!(content(&b, "k").await, b"one");
-    // A new one: S3 may call it a conflict when the object is younger than the upload.
+    // A new upload: S3 may report a conflict if the object is newer than the upload.
     let id = start(&b, "k").await;
     upload(&b, "k", &id, 1, "two").await;
     assert_eq!(status(over(&id, &etag(&b, "k").await).await), 200);
@@ -862,7 +863,7 @@ async fn parts_can_be_copied(b: Bucket) {
     let second = second.send().await.unwrap().copy_part_result.unwrap().e_tag.unwrap();
     complete(&b, "k", &id, &[(1, first.e_tag().unwrap()), (2, &second)]).send().await.unwrap();
     assert!(content(&b, "k").await == [&from[1000..PART + 1000], &from[7..=7]].concat());
-    // Without a range all of it, and an object of parts can be a source too.
+    // Without a range, the entire source is copied. A multipart object can be a source too.
     let id = start(&b, "whole").await;
     let part = copy_part(&b, ("whole", &id), 1, "k").send().await.unwrap();
     let part = part.copy_part_result.unwrap().e_tag.unwrap();
@@ -870,7 +871,7 @@ async fn parts_can_be_copied(b: Bucket) {
     assert!(content(&b, "whole").await == content(&b, "k").await);
 }
 
-async fn a_part_can_insist_on_its_source(b: Bucket) {
+async fn a_part_copy_can_require_a_version_of_its_source(b: Bucket) {
     b.put("from", "0123456789").await;
     let tag = etag(&b, "from").await;
     let id = start(&b, "k").await;
@@ -887,7 +888,7 @@ async fn a_part_can_insist_on_its_source(b: Bucket) {
     assert_eq!(refusal(copy_part(&b, ("k", &id), 1, "nope").send().await), refused(404, "NoSuchKey"));
 }
 
-async fn one_part_and_many_overwrite_each_other(b: Bucket) {
+async fn single_and_multipart_objects_overwrite_each_other(b: Bucket) {
     let whole = bytes(9, PART + 10);
     for _ in 0..2 {
         let id = start(&b, "k").await;
@@ -903,7 +904,7 @@ async fn one_part_and_many_overwrite_each_other(b: Bucket) {
     assert!(keys(&b, "").await.is_empty());
 }
 
-async fn an_object_of_parts_can_be_copied(b: Bucket) {
+async fn a_multipart_object_can_be_copied(b: Bucket) {
     let whole = bytes(11, PART + 10);
     let id = start(&b, "from").await;
     let first = upload(&b, "from", &id, 1, &whole[..PART]).await;
@@ -933,7 +934,7 @@ fn deleted(output: &DeleteObjectsOutput) -> Vec<&str> {
     keys
 }
 
-async fn many_keys_are_deleted_at_once(b: Bucket) {
+async fn many_keys_are_deleted_in_one_request(b: Bucket) {
     for key in ["a", "b", "c", "d"] {
         b.put(key, "x").await;
     }
@@ -946,8 +947,8 @@ async fn many_keys_are_deleted_at_once(b: Bucket) {
     assert_eq!(refusal(delete(&b, [""; 0], false).send().await), refused(400, "MalformedXML"));
 }
 
-/// Keys as long as they may be, and with characters that grow in XML.
-async fn a_thousand_keys_are_deleted_at_once(b: Bucket) {
+/// Keys of the maximum length, with characters that are escaped in XML.
+async fn a_thousand_keys_are_deleted_in_one_request(b: Bucket) {
     let keys: Vec<_> = (0..1000).map(|i| format!("{i:04}{}", "&".repeat(1020))).collect();
     b.put(&keys[0], "x").await;
     b.put(&keys[999], "x").await;
@@ -956,15 +957,15 @@ async fn a_thousand_keys_are_deleted_at_once(b: Bucket) {
     assert!(self::keys(&b, "").await.is_empty());
 }
 
-async fn a_quiet_batch_tells_errors_only(b: Bucket) {
+async fn a_quiet_batch_reports_only_errors(b: Bucket) {
     b.put("a", "x").await;
     let done = delete(&b, ["a", "nope"], true).send().await.unwrap();
     assert!(done.deleted().is_empty() && done.errors().is_empty());
     assert!(keys(&b, "").await.is_empty());
 }
 
-async fn strange_keys_are_deleted_at_once(b: Bucket) {
-    // XML has no way to say some characters.
+async fn unusual_keys_are_deleted_in_one_request(b: Bucket) {
+    // Some characters cannot be represented in XML.
     let mut strange = STRANGE.to_vec();
     strange.retain(|key| !key.contains(char::is_control));
     strange.extend(["s/&amp;", "s/<Key>", "s/ ", "s/]]>"]);
@@ -978,7 +979,7 @@ async fn strange_keys_are_deleted_at_once(b: Bucket) {
     assert_eq!(keys(&b, "").await, ["s/AA"]);
 }
 
-/// LocalStack deletes any number.
+/// LocalStack deletes any number of keys.
 #[tokio::test]
 async fn more_than_a_thousand_keys_are_refused() {
     let b = Bucket::embedded().await;
@@ -988,9 +989,9 @@ async fn more_than_a_thousand_keys_are_refused() {
     assert_eq!(content(&b, "0").await, b"x");
 }
 
-/// LocalStack answers 501 to the condition.
+/// LocalStack responds with 501 to the condition.
 #[tokio::test]
-async fn a_deletion_can_insist_on_a_version() {
+async fn a_deletion_can_require_a_version() {
     let b = Bucket::embedded().await;
     b.put("k", "one").await;
     let delete = |tag: &str| b.raw.delete_object().bucket(&b.name).key("k").if_match(tag).send();
@@ -1001,16 +1002,16 @@ async fn a_deletion_can_insist_on_a_version() {
     assert_eq!(content(&b, "k").await, b"two");
     assert_eq!(status(delete(&etag(&b, "k").await).await), 200);
     assert_eq!(status(b.raw.head_object().bucket(&b.name).key("k").send().await), 404);
-    // With a condition a deletion is not idempotent.
+    // A conditional deletion is not idempotent.
     assert_eq!(refusal(delete("\"other\"").await), refused(404, "NoSuchKey"));
     assert_eq!(refusal(delete("*").await), refused(404, "NoSuchKey"));
     b.put("k", "three").await;
     assert_eq!(status(delete("*").await), 200);
 }
 
-/// LocalStack takes no notice of the ETags.
+/// LocalStack ignores the ETags.
 #[tokio::test]
-async fn a_batch_of_deletions_can_insist_on_versions() {
+async fn a_batch_of_deletions_can_require_versions() {
     let b = Bucket::embedded().await;
     for key in ["a", "b", "c"] {
         b.put(key, key).await;
@@ -1026,9 +1027,9 @@ async fn a_batch_of_deletions_can_insist_on_versions() {
     assert_eq!(keys(&b, "").await, ["a"]);
 }
 
-/// LocalStack takes the same part twice.
+/// LocalStack accepts the same part twice.
 #[tokio::test]
-async fn no_part_is_named_twice() {
+async fn a_completion_cannot_list_a_part_twice() {
     let b = Bucket::embedded().await;
     let id = start(&b, "k").await;
     let part = upload(&b, "k", &id, 1, "one").await;

@@ -1,4 +1,4 @@
-//! Requests are the currency: what each operation sends, counted on the wire.
+//! The requests that each operation sends, counted by a proxy.
 
 use skillfs::{Depth, S3Backend, SkillFs, Window, WriteMode};
 
@@ -30,7 +30,7 @@ impl Counted {
         Self { wire, fs, backend }
     }
 
-    /// Runs nothing itself: compares what came over the wire since the last call.
+    /// Compares the requests since the last call with the expected ones.
     fn cost(&self, expected: &[&str]) {
         assert_eq!(self.wire.operations(), expected);
     }
@@ -144,7 +144,7 @@ async fn writing_costs_one_request_and_changing_two() {
     let b = &c.backend;
     b.write("/workspace/new.md", "x").await.unwrap();
     c.cost(&["PUT"]);
-    // A server that is not AWS is asked once whether it minds conditions.
+    // A server other than AWS is probed once for support of conditional writes.
     b.write_with("/workspace/newer.md", "x", WriteMode::CreateNew).await.unwrap();
     c.cost(&["PUT", "PUT"]);
     b.write_with("/workspace/newest.md", "x", WriteMode::CreateNew).await.unwrap();
@@ -172,7 +172,7 @@ async fn writing_costs_one_request_and_changing_two() {
 async fn deleting_copying_and_moving_cost_what_they_say() {
     let c = Counted::new().await;
     let b = &c.backend;
-    // Source and target are looked at, then the source once more with what is kept with it.
+    // Checks source and target, then the source again with its properties.
     b.copy("/workspace/notes.md", "/workspace/copy.md").await.unwrap();
     c.cost(&["HEAD", "HEAD", "HEAD", "LIST", "PUT"]);
     b.move_to("/workspace/copy.md", "/workspace/moved.md").await.unwrap();

@@ -1,5 +1,5 @@
-//! A caller that goes away, or a process that is killed, at every point of what takes several requests:
-//! nothing is lost, and nothing half-written is seen.
+//! Callers that are canceled and processes that are killed at every point of an operation with several
+//! requests: nothing is lost, and no partially written data is visible.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ use crate::support::{Bucket, session, settings};
 
 const MIB: usize = 1024 * 1024;
 
-/// Requests go through, but for one: it, or the answer to it, never arrives.
+/// A proxy that forwards all requests except for one: that request, or the response to it, never arrives.
 struct Broken {
     wire: Wire,
     reached: Arc<Notify>,
@@ -62,7 +62,7 @@ async fn objects(b: &Bucket) -> BTreeMap<String, Bytes> {
     let page = b.raw.list_objects_v2().bucket(&b.name).send().await.unwrap();
     for object in page.contents() {
         let key = object.key().unwrap();
-        // What was sent before may still take effect, also behind the listing.
+        // Requests that were sent before may still take effect, even after the listing.
         let Ok(get) = b.raw.get_object().bucket(&b.name).key(key).send().await else { continue };
         all.insert(key.to_owned(), get.body.collect().await.unwrap().into_bytes());
     }
@@ -99,7 +99,7 @@ async fn fill(b: &Bucket) {
     b.put("threads/1/to/kept.md", "kept").await;
 }
 
-/// Every file is whole at its source or at its target, and nothing else was touched.
+/// Checks that every file is complete at its source or at its target, and that nothing else was modified.
 async fn check_tree(b: &Bucket, copy: bool, at: usize) {
     let objects = objects(b).await;
     for name in FILES {
@@ -140,19 +140,19 @@ async fn a_dropped_move_or_copy_of_a_tree_loses_nothing() {
                     done = work => { done.unwrap(); true }
                     () = broken.reached.notified() => false,
                 };
-                // What was sent before still takes effect.
+                // Requests that were sent before still take effect.
                 broken.wire.settled(1).await;
                 check_tree(&b, copy, stop).await;
                 if finished {
                     break;
                 }
-                // Called again, it finishes the work.
+                // A second call completes the operation.
                 let again = b.session();
                 let done = match copy {
                     true => again.copy("/workspace/from", "/workspace/to").await,
                     false => again.move_to("/workspace/from", "/workspace/to").await,
                 };
-                // Unless there was nothing left to do but to say so.
+                // Unless everything was done and only the response was missing.
                 if let Err(error) = done {
                     assert_eq!(error.kind(), skillfs::ErrorKind::NotFound, "{error}");
                 }
@@ -163,14 +163,15 @@ async fn a_dropped_move_or_copy_of_a_tree_loses_nothing() {
                 }
                 stop += 1;
             }
-            // Source and target are looked at; each file is, too, copied and for a move looked at and deleted.
+            // Source and target are checked. Each file is checked and copied, and for a move also checked
+            // again and deleted.
             assert!(stop >= if copy { 12 } else { 20 }, "{stop} requests");
             assert!(stop < 40);
         }
     }
 }
 
-/// What goes in parts: a long write, a long copy, a long append.
+/// Multipart operations: a long write, a long copy and a long append.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_upload_in_parts_leaves_all_as_it_was() {
     let long: Bytes = (0..11 * MIB).map(|at| (at % 251) as u8).collect::<Vec<u8>>().into();
@@ -201,7 +202,7 @@ async fn a_dropped_upload_in_parts_leaves_all_as_it_was() {
                     () = broken.reached.notified() => false,
                 };
                 broken.wire.settled(2).await;
-                // An upload of which nobody heard the id is left to the bucket's rule for abandoned ones.
+                // An upload whose ID was never received is left to the bucket's lifecycle rule.
                 let log = broken.wire.take();
                 if takes_effect && log.get(stop).is_some_and(|request| request.target.contains("?uploads")) {
                     abort_all(&b).await;
@@ -231,7 +232,7 @@ async fn a_dropped_upload_in_parts_leaves_all_as_it_was() {
     }
 }
 
-/// The same for a process that is killed: no destructor runs, and nobody cleans up.
+/// The same for a process that is killed, where no destructor runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_move_loses_nothing() {
     let mut stop = 0;
@@ -270,7 +271,7 @@ async fn a_killed_move_loses_nothing() {
     assert!(stop >= 20, "{stop} requests");
 }
 
-/// Ctrl-C in the middle of a long write takes the upload back, and does not wait for more input.
+/// Ctrl-C during a long write aborts the upload and does not wait for more input.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_program_leaves_no_upload_behind() {
@@ -285,7 +286,7 @@ async fn an_interrupted_program_leaves_no_upload_behind() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It is held open: more could come.
+    // Keep standard input open, because more could follow.
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&vec![7; 20 * MIB]).unwrap();
     let open = || b.raw.list_multipart_uploads().bucket(&b.name).send();
@@ -301,7 +302,7 @@ async fn an_interrupted_program_leaves_no_upload_behind() {
     drop(stdin);
 }
 
-/// A caller that goes away while its failed upload is being aborted does not stop that.
+/// A caller that is canceled while its failed upload is being aborted does not stop the abort.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abort_goes_on_when_its_caller_goes_away() {
     let b = Bucket::embedded().await;

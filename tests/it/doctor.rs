@@ -1,4 +1,4 @@
-//! `skillfs doctor`: what is wrong, and the line that fixes it.
+//! `skillfs doctor`: the findings and their fixes.
 
 use std::process::Output;
 use std::sync::{Arc, Mutex};
@@ -17,14 +17,14 @@ use crate::support::{Bucket, publish, session};
 
 const ENABLED: &str = "<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>";
 
-/// The time at a server that is so many seconds ahead.
+/// The date of a server whose clock is this many seconds ahead.
 fn date(ahead: i64) -> String {
     let now = DateTime::from(SystemTime::now()).secs() + ahead;
     DateTime::from_secs(now).fmt(DateTimeFormat::HttpDate).unwrap()
 }
 
-/// An answer that tells the time and more.
-fn told(status: u16, body: &str, ahead: i64, headers: &str) -> Reply {
+/// A response with a date and additional headers.
+fn dated_response(status: u16, body: &str, ahead: i64, headers: &str) -> Reply {
     let plain = String::from_utf8(response(status, "application/xml", body.as_bytes())).unwrap();
     let (first, rest) = plain.split_once("\r\n").unwrap();
     Reply::Raw(format!("{first}\r\ndate: {}\r\n{headers}{rest}", date(ahead)).into_bytes())
@@ -32,26 +32,27 @@ fn told(status: u16, body: &str, ahead: i64, headers: &str) -> Reply {
 
 fn refused(status: u16, code: &str, message: &str, headers: &str) -> Reply {
     let body = format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>");
-    told(status, &body, 0, headers)
+    dated_response(status, &body, 0, headers)
 }
 
 fn asks_for_versioning(request: &Request) -> bool {
     request.target.contains("?versioning")
 }
 
-/// The library of the user whom the doctor is asked about.
+/// The library of the user that is diagnosed.
 fn own() -> Library {
     Library::User(UserId::parse("u1").unwrap())
 }
 
-/// A bucket on which all is well, with a proxy before it.
+/// A healthy bucket behind a proxy.
 struct Patient {
     bucket: Bucket,
     wire: Wire,
 }
 
 impl Patient {
-    /// The proxy does what it is told, and passes the rest on; versioning is on unless it is told otherwise.
+    /// The proxy responds with `decide`, and forwards other requests. Versioning is enabled unless `decide`
+    /// says otherwise.
     async fn new(decide: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static) -> Self {
         let bucket = Bucket::embedded().await;
         for (key, content) in [
@@ -66,7 +67,7 @@ impl Patient {
         publish(&bucket.fs, &Library::Shared(LibraryId::parse("acme").unwrap())).await;
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| match decide(request) {
             Some(reply) => reply,
-            None if asks_for_versioning(request) => told(200, ENABLED, 0, ""),
+            None if asks_for_versioning(request) => dated_response(200, ENABLED, 0, ""),
             None => Reply::Forward,
         })
         .await;
@@ -87,7 +88,7 @@ impl Patient {
         tokio::process::Command::from(command).output().await.unwrap()
     }
 
-    /// A session with all there is.
+    /// Runs the doctor with a session that has everything.
     async fn doctor(&self) -> Output {
         self.run(&[], &["--user", "u1", "--thread", "1", "doctor"]).await
     }
@@ -104,10 +105,10 @@ impl Patient {
 
 /// What to do about a check, on the command line.
 fn fix(check: &Check) -> String {
-    check.fix.as_ref().map(skillfs::cli::hint).unwrap_or_default()
+    check.fix.as_ref().map(skillfs_cli::hint).unwrap_or_default()
 }
 
-/// What a check found.
+/// The result of a check.
 #[track_caller]
 fn found<'d>(diagnosis: &'d Diagnosis, name: &str, of: &str) -> (Verdict, &'d str, String) {
     let check = diagnosis.checks.iter().find(|c| c.name == name && c.of.as_deref().unwrap_or("") == of);
@@ -157,8 +158,8 @@ async fn doctor_finds_nothing_wrong_and_sends_few_requests() {
     ];
     snapshot!("doctor-good", patient.run(&[], &args).await);
     assert_eq!(patient.keys().await, before);
-    // One for the bucket; two for each of four prefixes; two for each of two mounts that are written to; one for
-    // conditional writes; of each of two libraries the index, the record of the mirror, and a listing.
+    // One for the bucket, two for each of four prefixes, two for each of two writable mounts, one for
+    // conditional writes; for each of two libraries the index, the mirror record and a listing.
     let requests = patient.wire.take();
     assert_eq!(requests.len(), 1 + 2 * 4 + 2 * 2 + 1 + 3 * 2, "{requests:#?}");
     snapshot!("doctor-json", patient.run(&[], &["--json", "--user", "u1", "--thread", "1", "doctor"]).await);
@@ -176,7 +177,7 @@ async fn doctor_tells_of_a_missing_bucket() {
     let missing = |r: &Request| asks_for_versioning(r).then(|| refused(404, "NoSuchBucket", "no", ""));
     let patient = Patient::new(missing).await;
     snapshot!("doctor-no-bucket", patient.doctor().await);
-    // Of a server that knows no versioning, a HEAD tells.
+    // On a server without versioning, a HEAD finds out.
     let patient = Patient::new(|r| asks_for_versioning(r).then_some(Reply::Forward)).await;
     let fs = patient.bucket.with(&patient.wire.endpoint, |settings| settings.bucket = "none-such".into());
     let diagnosis = fs.await.diagnose(&session("u1", "1", "k1")).await;
@@ -208,7 +209,7 @@ async fn doctor_tells_of_a_wrong_region() {
 async fn doctor_tells_of_missing_permissions() {
     let patient = Patient::new(|_| Some(refused(403, "AccessDenied", "Access Denied", ""))).await;
     snapshot!("doctor-denied", patient.doctor().await);
-    // May list, and may not read what is there.
+    // The session may list, but not read an existing file.
     let patient = Patient::new(|r| {
         (r.operation() == "GET" && r.target.contains("notes.md"))
             .then(|| refused(403, "AccessDenied", "", ""))
@@ -218,7 +219,7 @@ async fn doctor_tells_of_missing_permissions() {
     let (verdict, text, fix) = found(&diagnosis, "read", "/workspace");
     assert_eq!(verdict, Verdict::Wrong, "{text}");
     assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/threads/1/*`"), "{fix}");
-    // S3 may say no of a file that is not there, when listing is allowed for prefixes only.
+    // S3 may answer 403 for a missing file if listing is allowed only for prefixes.
     let patient = Patient::new(|r| {
         (r.operation() == "GET" && r.target.contains("doctor")).then(|| refused(403, "AccessDenied", "", ""))
     })
@@ -227,7 +228,7 @@ async fn doctor_tells_of_missing_permissions() {
     assert_eq!(found(&diagnosis, "read", "/ticket").0, Verdict::Note);
     assert_eq!(found(&diagnosis, "read", "/workspace").0, Verdict::Good);
     assert!(diagnosis.healthy);
-    // May read, and may not write.
+    // The session may read, but not write.
     let patient = Patient::new(|r| (r.method == "PUT").then(|| refused(403, "AccessDenied", "", ""))).await;
     let diagnosis = patient.diagnose().await;
     let (verdict, _, fix) = found(&diagnosis, "write", "/workspace");
@@ -239,7 +240,7 @@ async fn doctor_tells_of_missing_permissions() {
 async fn doctor_tells_of_a_clock_that_is_off() {
     let skewed = |r: &Request| {
         let body = "<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>";
-        asks_for_versioning(r).then(|| told(403, body, 20 * 60, ""))
+        asks_for_versioning(r).then(|| dated_response(403, body, 20 * 60, ""))
     };
     let patient = Patient::new(skewed).await;
     snapshot!("doctor-clock", patient.doctor().await);
@@ -250,7 +251,7 @@ async fn doctor_tells_of_a_clock_that_is_off() {
         (240, Verdict::Warning, "about 4 minutes behind the storage's"),
         (7200, Verdict::Wrong, "about 2 hours behind the storage's"),
     ] {
-        let late = move |r: &Request| asks_for_versioning(r).then(|| told(200, ENABLED, ahead, ""));
+        let late = move |r: &Request| asks_for_versioning(r).then(|| dated_response(200, ENABLED, ahead, ""));
         let diagnosis = Patient::new(late).await.diagnose().await;
         let (told, found, fix) = found(&diagnosis, "clock", "");
         assert!(told == verdict && found.contains(text), "{ahead}: {told:?} {found}");
@@ -288,7 +289,7 @@ async fn doctor_tells_of_each_way_in_which_credentials_are_bad() {
     }
     let patient = Patient::new(|_| None).await;
     let args = ["doctor"];
-    // The embedded store minds no token.
+    // The embedded store ignores session tokens.
     let temporary = patient.run(&[("AWS_SESSION_TOKEN", "very-secret-token")], &args).await;
     assert!(String::from_utf8(temporary.stdout).unwrap().contains("access key …dded, temporary"));
 }
@@ -296,10 +297,10 @@ async fn doctor_tells_of_each_way_in_which_credentials_are_bad() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_tells_of_versioning() {
     let answers = |reply: fn() -> Reply| move |r: &Request| asks_for_versioning(r).then(reply);
-    let suspended = || told(200, &ENABLED.replace("Enabled", "Suspended"), 0, "");
+    let suspended = || dated_response(200, &ENABLED.replace("Enabled", "Suspended"), 0, "");
     let patient = Patient::new(answers(suspended)).await;
     snapshot!("doctor-suspended", patient.run(&[], &["doctor"]).await);
-    let off = || told(200, "<VersioningConfiguration/>", 0, "");
+    let off = || dated_response(200, "<VersioningConfiguration/>", 0, "");
     for (reply, text) in [
         (off as fn() -> Reply, "off: what is overwritten or deleted is lost"),
         (|| refused(403, "AccessDenied", "", ""), "these credentials may not read whether versioning is on"),
@@ -310,7 +311,7 @@ async fn doctor_tells_of_versioning() {
         assert!(verdict == Verdict::Note && found.contains(text), "{found}");
         assert!(diagnosis.healthy);
     }
-    // Nothing about the bucket may be asked, and all that a session needs is allowed.
+    // The session has no permissions for the bucket itself, but everything that it needs.
     let diagnosis = Patient::new(|r| {
         (asks_for_versioning(r) || r.method == "HEAD").then(|| refused(403, "AccessDenied", "", ""))
     })
@@ -326,7 +327,7 @@ async fn doctor_tells_of_versioning() {
 async fn doctor_tells_what_is_lost_without_conditional_writes() {
     let ignores = |r: &Request| {
         let conditional = r.method == "PUT" && r.header("if-match").is_some();
-        conditional.then(|| told(200, "", 0, "etag: \"x\"\r\n"))
+        conditional.then(|| dated_response(200, "", 0, "etag: \"x\"\r\n"))
     };
     let patient = Patient::new(ignores).await;
     snapshot!("doctor-no-conditions", patient.doctor().await);
@@ -360,7 +361,8 @@ async fn doctor_tells_of_indexes() {
     bucket.fs.library(&library).unpublish().await.unwrap();
     patient.wire.take();
     snapshot!("doctor-plain", patient.doctor().await);
-    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index and a listing.
+    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index and a
+    // listing.
     assert_eq!(patient.wire.take().len(), 1 + 4 + 2 + 1 + 2);
     for key in patient.keys().await.iter().filter(|key| key.starts_with("u1/")) {
         bucket.delete(key).await;
@@ -382,7 +384,7 @@ async fn doctor_tells_of_an_index_that_may_not_be_read() {
     assert!(fix.contains("s3:GetObject on `arn:aws:s3:::test-bucket/u1/.skillfs/*`"), "{fix}");
 }
 
-/// Sessions see the release; what other programs read is not there yet.
+/// Sessions see the release; other programs do not see it in the mirror yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_tells_of_a_mirror_that_is_behind() {
     let refuse = |r: &Request| {
@@ -419,8 +421,8 @@ async fn doctor_tells_of_keys_that_others_have_changed() {
     bucket.put("u1/skills/deeds/sale/SKILL.md", "---\nname: sale\ndescription: All sales\n---\n").await;
     bucket.put("u1/skills/new/SKILL.md", "---\nname: new\ndescription: New\n---\n").await;
     snapshot!("doctor-drift", patient.doctor().await);
-    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index, the record of the
-    // mirror, a listing, and the two keys that are not as they were written.
+    // One for the bucket, four for two prefixes, two for the probe, one for conditions; the index, the mirror
+    // record, a listing, and the two keys that were changed.
     let requests = patient.wire.take();
     assert_eq!(requests.len(), 1 + 4 + 2 + 1 + 3 + 2, "{requests:#?}");
     bucket.delete("u1/skills/deeds/lease/SKILL.md").await;
@@ -438,7 +440,7 @@ async fn doctor_tells_of_keys_that_others_have_changed() {
     assert_eq!((verdict, words), (Verdict::Good, "published: release 2, 2 skills"));
 }
 
-/// What doctor tells to do is what helps.
+/// The fix that the doctor suggests works.
 #[tokio::test]
 async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     let folder = tempfile::tempdir().unwrap();
@@ -460,7 +462,7 @@ async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     assert!(shown().contains("others have changed 1 key; no session sees these changes: `sale/SKILL.md`"));
     let revert = "`skillfs --embedded store admin verify --library acme --repair --overwrite` reverts it";
     assert!(shown().contains(revert), "{}", shown());
-    // Without `--overwrite`, it stays as it is.
+    // Without `--overwrite`, the file is left unchanged.
     assert_eq!(run(&["admin", "verify", "--repair"]).status.code(), Some(1));
     assert!(run(&["admin", "verify", "--repair", "--overwrite"]).status.success());
     assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
@@ -481,7 +483,7 @@ async fn doctor_says_what_it_could_not_take_away() {
     assert_eq!(left.len(), 1);
     assert!(text.contains(&format!("s3 rm s3://test-bucket/{}`", left[0])), "{text}");
     snapshot!("doctor-left", output);
-    // An answer that is lost: it may have been made, so it is deleted.
+    // After a lost response, the probe may exist, so it is deleted.
     let patient = Patient::new(|r| {
         (r.method == "PUT" && r.header("if-match").is_none()).then_some(Reply::ForwardLost(None))
     })
@@ -554,7 +556,7 @@ async fn doctor_tells_of_a_storage_that_cannot_be_reached() {
     let output = program()
         .env("AWS_ACCESS_KEY_ID", "test")
         .env("AWS_SECRET_ACCESS_KEY", "test")
-        // Port 1 is nobody's.
+        // Nothing listens on port 1.
         .args(["--bucket", "acme", "--endpoint-url", "http://127.0.0.1:1", "doctor"])
         .output()
         .unwrap();
@@ -567,7 +569,7 @@ async fn doctor_tells_of_a_storage_that_cannot_be_reached() {
     assert!(!diagnosis.healthy);
 }
 
-/// A service that may only assume a role, on a cloud that enforces policies.
+/// Runs skillfs as a service that may only assume a role, on a cloud that enforces policies.
 async fn confined(cloud: &Cloud, args: &[&str]) -> Output {
     let mut command = program();
     command
@@ -584,11 +586,11 @@ async fn doctor_tells_whether_s3_confines_the_session() {
     let cloud = Cloud::start().await;
     cloud.bucket.put("threads/1/notes.md", "note").await;
     cloud.bucket.put("u1/skills/a/SKILL.md", "---\nname: a\ndescription: A\n---\n").await;
-    cloud.rules.own_may_nothing.store(true, std::sync::atomic::Ordering::SeqCst);
+    cloud.rules.process_may_only_assume_role.store(true, std::sync::atomic::Ordering::SeqCst);
     let session = ["--user", "u1", "--thread", "1"];
     snapshot!("doctor-confined", confined(&cloud, &session).await);
     snapshot!("doctor-role-without-session", confined(&cloud, &[]).await);
-    cloud.rules.is_open.store(true, std::sync::atomic::Ordering::SeqCst);
+    cloud.rules.ignores_policies.store(true, std::sync::atomic::Ordering::SeqCst);
     snapshot!("doctor-confinement-broken", confined(&cloud, &session).await);
     *cloud.rules.refused.lock().unwrap() = Some("/u1/".to_owned());
     snapshot!("doctor-role-refused", confined(&cloud, &session).await);
@@ -596,7 +598,7 @@ async fn doctor_tells_whether_s3_confines_the_session() {
     assert_eq!(left.contents.unwrap().len(), 2, "what it made is gone");
 }
 
-/// As S3 may answer: an index that is not there is 403 to those who may list prefixes only.
+/// S3 may answer 403 for a missing index if the caller may list only prefixes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_tells_a_missing_index_from_a_forbidden_one_on_a_role() {
     let cloud = Cloud::start().await;
@@ -608,7 +610,7 @@ async fn doctor_tells_a_missing_index_from_a_forbidden_one_on_a_role() {
     assert_eq!(index.verdict, Verdict::Note, "{index:?}");
 }
 
-/// What doctor looks at of a published library, a session's own policy allows.
+/// A session's own policy allows everything that the doctor checks in a published library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn doctor_looks_at_a_published_library_on_a_role() {
     let cloud = Cloud::start().await;
@@ -653,8 +655,8 @@ async fn doctor_who_goes_away_leaves_no_probe_of_conditions() {
     assert_eq!((probes("PUT"), probes("DELETE")), (1, 1));
 }
 
-/// What a diagnosis of a session with a role finds of its confinement, where what the session's policy does not allow
-/// is answered so; and the requests that it does not allow.
+/// Diagnoses a session with a role, and answers requests that its policy does not allow with `decide`.
+/// Returns the confinement check and these requests.
 async fn confinement(
     decide: impl Fn(&Request) -> Option<Reply> + Send + Sync + 'static,
 ) -> (Check, Vec<String>) {
@@ -738,7 +740,7 @@ async fn a_confinement_that_cannot_be_asked_for_is_not_kept() {
 
 #[tokio::test]
 async fn what_may_be_left_behind_by_a_trespass_is_named() {
-    // The answer to a write is lost, and deleting is refused.
+    // The response to the write is lost, and deleting is refused.
     let (check, requests) = confinement(|r| (r.method == "PUT").then_some(Reply::Reset)).await;
     let said = format!("{} {}", check.found, fix(&check));
     assert!(said.contains("skillfs-doctor-"), "{said:?} {requests:?}");

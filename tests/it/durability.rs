@@ -1,4 +1,4 @@
-//! The embedded store on disk: what was acknowledged stays, whatever happens to the process.
+//! The embedded store on disk: acknowledged writes survive, whatever happens to the process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,16 +9,16 @@ use skillfs::{ErrorKind, SkillFs};
 
 use crate::support::{Bucket, session, settings};
 
-/// Tells the child what to do; without it the child's tests do nothing of their own.
+/// Passes the directory to the child process. Without it, the child's tests do nothing.
 const CHILD_DIR: &str = "SKILLFS_TEST_CHILD_DIR";
 
 fn content(i: usize) -> Vec<u8> {
-    // Every tenth object is large enough to lie in several chunks and be written ahead.
+    // Every tenth object has several chunks and is written ahead.
     let size = if i % 10 == 9 { 5_000_000 + i } else { 100 + i };
     (0..size).map(|at| ((at * 31 + i) % 251) as u8).collect()
 }
 
-/// Starts this test binary again, to run one test that waits to be killed.
+/// Runs this test binary again with one test that waits to be killed.
 fn child(test: &str, directory: &Path) -> std::process::Child {
     Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--include-ignored"])
@@ -29,7 +29,7 @@ fn child(test: &str, directory: &Path) -> std::process::Child {
         .unwrap()
 }
 
-/// Not a test of its own: the process that [`what_was_acknowledged_survives_a_kill`] kills.
+/// Not a separate test: the process that [`what_was_acknowledged_survives_a_kill`] kills.
 #[tokio::test]
 #[ignore = "runs as a child of another test"]
 async fn child_that_writes_until_it_is_killed() {
@@ -42,7 +42,7 @@ async fn child_that_writes_until_it_is_killed() {
     }
 }
 
-/// Not a test of its own: holds the store open until it is killed.
+/// Not a separate test: holds the store open until it is killed.
 #[tokio::test]
 #[ignore = "runs as a child of another test"]
 async fn child_that_holds_the_store() {
@@ -59,7 +59,7 @@ async fn what_was_acknowledged_survives_a_kill() {
     for round in 1..=3 {
         let mut child = child("durability::child_that_writes_until_it_is_killed", directory.path());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // Killed while a large object is on its way: the last of every ten is large.
+        // Kill it while a large object is in flight: every tenth one is large.
         let stop = round * 10 - 2;
         let last = lines
             .map_while(Result::ok)
@@ -77,7 +77,7 @@ async fn what_was_acknowledged_survives_a_kill() {
             let read = backend.read_bytes(&format!("f{i}"), ..).await.unwrap();
             assert!(read.bytes == content(i), "object {i} after {round} kills");
         }
-        // What was not acknowledged is there whole or not at all.
+        // Unacknowledged objects exist completely or not at all.
         for entry in backend.ls("/workspace").await.unwrap().entries {
             let i: usize = entry.name()[1..].parse().unwrap();
             let read = backend.read_bytes(&entry.path, ..).await.unwrap();
@@ -97,7 +97,7 @@ async fn a_second_process_gets_unavailable_with_a_hint() {
     assert!(error.message().contains("in use by another process"), "{error}");
     assert!(error.report().contains("wait"), "{error}");
 
-    // One that comes while the first is about to end gets its turn.
+    // A process that waits while the first one exits gets the store.
     let path = directory.path().to_owned();
     let second = tokio::spawn(async move { Embedded::open(path).await });
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -107,7 +107,7 @@ async fn a_second_process_gets_unavailable_with_a_hint() {
 }
 
 #[tokio::test]
-async fn what_is_written_is_there_after_reopening() {
+async fn writes_survive_reopening() {
     let directory = tempfile::tempdir().unwrap();
     for round in 0..3 {
         let embedded = Embedded::open(directory.path().join("made/on/the/way")).await.unwrap();
@@ -155,7 +155,7 @@ async fn a_file_that_is_no_store_is_corrupt_and_stays_as_it_is() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.hint().is_some());
     assert!(std::fs::read_to_string(&file).unwrap().starts_with("this is somebody's poem"));
-    // A file where a directory should be.
+    // A file instead of a directory.
     let error = Embedded::open(&file).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
@@ -185,9 +185,9 @@ async fn a_damaged_store_is_corrupt() {
             Ok::<_, skillfs::Error>(())
         };
         match outcome.await.map_err(|e| e.kind()) {
-            // Free space, or content that nothing watches over.
+            // Free space, or content without a checksum.
             Ok(()) | Err(ErrorKind::NotFound | ErrorKind::BinaryFile) => {}
-            // The list of buckets may be what is gone.
+            // The list of buckets may be damaged.
             Err(ErrorKind::Corrupt | ErrorKind::Unavailable) => found += 1,
             Err(other) => panic!("damage at {at} is {other}"),
         }

@@ -1,4 +1,4 @@
-//! Many writers at once, and answers that get lost: every change is there once, or its caller knows.
+//! Concurrent writers and lost responses: every change is applied exactly once, or the caller gets an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ on_every_server!(
     sixty_four_editors_on_a_bad_wire_lose_nothing,
 );
 
-/// A handle of its own: nothing but the storage is shared with others.
+/// A separate handle that shares nothing but the storage with others.
 async fn editor(endpoint: &str, b: &Bucket, patience: Duration) -> S3Backend {
     let settings = settings(&b.name)
         .endpoint_url(endpoint.to_owned())
@@ -27,7 +27,7 @@ async fn editor(endpoint: &str, b: &Bucket, patience: Duration) -> S3Backend {
     SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
 }
 
-/// Adds a line of its own: one half by `append`, the other by `edit`.
+/// Adds a unique line: half of the editors use `append`, the other half `edit`.
 async fn add_line(s: &S3Backend, number: usize, path: &str) -> Result<(), Error> {
     match number % 2 {
         0 => s.append(path, format!("line {number}\n")).await.map(|_| ()),
@@ -35,7 +35,7 @@ async fn add_line(s: &S3Backend, number: usize, path: &str) -> Result<(), Error>
     }
 }
 
-/// How often each line stands in the file.
+/// The number of occurrences of each line.
 fn lines(content: &str) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for line in content.lines() {
@@ -44,8 +44,7 @@ fn lines(content: &str) -> BTreeMap<&str, usize> {
     counts
 }
 
-/// Who was told yes finds the line once, who was told no does not find it, and who was told that it
-/// cannot be told finds it once or not.
+/// Checks the file: successful changes occur once, failed ones do not, and uncertain ones occur at most once.
 fn check(content: &str, results: &[Result<(), Error>], seed: u64) {
     let counts = lines(content);
     for (number, result) in results.iter().enumerate() {
@@ -74,7 +73,7 @@ async fn sixty_four_editors_lose_nothing(b: Bucket) {
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 64, "there was time for all");
 }
 
-/// They wait for each other: none gets in another's way, and it costs two requests each.
+/// Editors in one process wait for each other, so there are no conflicts and each costs two requests.
 async fn sixty_four_editors_of_one_process_lose_nothing(b: Bucket) {
     b.put("threads/1/log.md", "top\n").await;
     let s = b.session();
@@ -87,7 +86,7 @@ async fn sixty_four_editors_of_one_process_lose_nothing(b: Bucket) {
     assert_eq!((cost.get, cost.put, cost.total()), (64, 64, 128));
 }
 
-/// Numbers that come again with the seed, whatever the order of the requests.
+/// A deterministic pseudorandom number, independent of the order of requests.
 fn dice(seed: u64, number: u64) -> u64 {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x ^= x >> 30;
@@ -95,7 +94,7 @@ fn dice(seed: u64, number: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Breaks about one request of three.
+/// Injects a fault into about one of three requests.
 fn fault(request: &Request, dice: u64) -> Reply {
     let writes = request.method == "PUT";
     match dice % 18 {
@@ -103,14 +102,14 @@ fn fault(request: &Request, dice: u64) -> Reply {
         1 => Reply::error(500, "InternalError"),
         2 => Reply::Reset,
         3 if writes => Reply::error(409, "ConditionalRequestConflict"),
-        // The write takes effect, and nobody hears of it.
+        // The write takes effect, but the response is lost.
         4..=6 if writes => Reply::ForwardLost(None),
         4 => Reply::ForwardCut(0),
         _ => Reply::Forward,
     }
 }
 
-/// The same 64 editors, through eight handles, with faults.
+/// The same 64 editors, with eight handles and faults.
 async fn sixty_four_editors_on_a_bad_wire_lose_nothing(b: Bucket) {
     b.put("threads/1/log.md", "top\n").await;
     let count = AtomicU64::new(0);
@@ -125,15 +124,15 @@ async fn sixty_four_editors_on_a_bad_wire_lose_nothing(b: Bucket) {
     assert!(results.iter().filter(|result| result.is_ok()).count() > 32);
 }
 
-/// One thousand runs, each with its own faults: 503s, resets, lost answers. Five writers in most, 64 in
-/// every fiftieth.
+/// One thousand runs, each with different faults: 503s, resets and lost responses. Most have five writers,
+/// every fiftieth has 64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
     const RUNS: u64 = 1_000;
     const AT_ONCE: u64 = 20;
     const HANDLES: usize = 5;
     let b = Bucket::embedded().await;
-    // Handles are dear, and runs are many: each lane makes its own once.
+    // Handles are expensive, so each lane creates its own only once.
     let lane = async |first: u64| {
         let seed = Arc::new(AtomicU64::new(0));
         let (now, count) = (seed.clone(), AtomicU64::new(0));
@@ -143,7 +142,7 @@ async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
         .await;
         let patience = Duration::from_secs(120);
         let handles = join_all((0..HANDLES).map(|_| editor(&wire.endpoint, &b, patience))).await;
-        let mut told = [0; 3];
+        let mut counts = [0; 3];
         for run in (first..RUNS).step_by(AT_ONCE as usize) {
             seed.store(run, Ordering::SeqCst);
             let path = format!("/workspace/{run}.md");
@@ -159,22 +158,23 @@ async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
                     Err(error) if error.may_have_taken_effect() => 1,
                     Err(_) => 2,
                 };
-                told[slot] += 1;
+                counts[slot] += 1;
             }
         }
-        told
+        counts
     };
     let lanes = join_all((0..AT_ONCE).map(lane)).await;
-    let [done, uncertain, failed] = [0, 1, 2].map(|slot| lanes.iter().map(|told| told[slot]).sum::<usize>());
+    let [done, uncertain, failed] =
+        [0, 1, 2].map(|slot| lanes.iter().map(|counts| counts[slot]).sum::<usize>());
     println!("{done} changes done, {uncertain} uncertain, {failed} failed");
-    // The faults must not be the end of it: nearly all changes go through, and their callers know.
+    // Nearly all changes succeed in spite of the faults, and their callers know.
     let all = 980 * HANDLES + 20 * 64;
     assert_eq!(done + uncertain + failed, all);
     assert!(done * 10 >= all * 9, "only {done} changes went through");
 }
 
-/// A proxy that loses the answer to the first write; what then happens before the client asks again is
-/// the test's affair: the next request waits for `go`.
+/// A proxy that loses the response to the first write. The next request waits for `go`, so that a test can
+/// change something in between.
 async fn losing_the_first_answer(b: &Bucket) -> (Arc<AtomicBool>, Arc<tokio::sync::Notify>, S3Backend) {
     let (lost, go) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
     let (flag, gate) = (lost.clone(), go.clone());
@@ -190,7 +190,7 @@ async fn losing_the_first_answer(b: &Bucket) -> (Arc<AtomicBool>, Arc<tokio::syn
     (lost, go, s)
 }
 
-/// Runs a write whose answer is lost, and `meanwhile` before its caller can look.
+/// Runs a write whose response is lost, and `meanwhile` before its caller can check the result.
 async fn lost<T>(
     b: &Bucket,
     write: impl AsyncFnOnce(S3Backend) -> Result<T, Error>,
@@ -201,7 +201,7 @@ async fn lost<T>(
         while !lost.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }
-        // The request is on its way: it has taken effect when the next one comes to the gate.
+        // The request is in flight; it has taken effect when the next one arrives at the proxy.
         tokio::time::sleep(Duration::from_millis(50)).await;
         meanwhile().await;
         for _ in 0..1000 {
@@ -245,7 +245,7 @@ async fn a_lost_answer_is_recognised_by_its_id() {
     }
 }
 
-/// The id is still there when others have changed the file since.
+/// The ID is still there after others have changed the file.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_is_recognised_behind_other_writers() {
     let b = Bucket::embedded().await;
@@ -261,7 +261,8 @@ async fn a_lost_answer_is_recognised_behind_other_writers() {
     assert_eq!(lines(&content(&b).await)["mine"], 1);
 }
 
-/// After a plain overwrite by somebody who leaves no id, nothing tells: it is not applied again.
+/// After an overwrite by a program that does not keep the ID, the outcome is unknown, and the change is not
+/// applied again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_answer_behind_a_foreign_overwrite_cannot_be_told() {
     let b = Bucket::embedded().await;
@@ -300,10 +301,10 @@ async fn a_lost_answer_behind_a_foreign_overwrite_cannot_be_told() {
     assert_eq!(content(&b).await, "tip\n");
 }
 
-/// A deletion whose answer is lost does not delete what another puts in its place.
+/// A deletion whose response is lost does not delete a file that another writer created in the meantime.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_deletion_does_not_take_another_file_with_it() {
-    for (foreign, told) in [(None, true), (Some("new"), false)] {
+    for (foreign, succeeds) in [(None, true), (Some("new"), false)] {
         let b = Bucket::embedded().await;
         b.put("threads/1/a.md", "old").await;
         let first = AtomicBool::new(true);
@@ -326,7 +327,7 @@ async fn a_lost_deletion_does_not_take_another_file_with_it() {
             }
         };
         let (deleted, ()) = tokio::join!(s.delete("/workspace/a.md"), meanwhile);
-        match told {
+        match succeeds {
             true => assert_eq!(deleted.unwrap().objects, 1),
             false => assert!(deleted.unwrap_err().may_have_taken_effect()),
         }
@@ -334,7 +335,7 @@ async fn a_lost_deletion_does_not_take_another_file_with_it() {
     }
 }
 
-/// 412 and 409 alike: the change is made again in what is there, for as long as patience lasts.
+/// After a 412 or a 409, the change is applied to the current content, until the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conflicts_end_with_the_current_etag() {
     let b = Bucket::embedded().await;
@@ -358,7 +359,7 @@ async fn conflicts_end_with_the_current_etag() {
         let puts = wire.take().iter().filter(|request| request.method == "PUT").count();
         assert!(puts > 4, "it was tried again: {puts}");
     }
-    // One that ends in time is not noticed.
+    // A conflict that ends in time is invisible to the caller.
     let count = AtomicU64::new(0);
     let wire = Wire::start(Some(&b.endpoint), move |request, _| {
         let n = if request.method == "PUT" { count.fetch_add(1, Ordering::SeqCst) } else { 9 };
@@ -370,7 +371,7 @@ async fn conflicts_end_with_the_current_etag() {
     assert_eq!(content(&b).await, "top\nx\n");
 }
 
-/// A server that ignores conditions, and one that says it has none.
+/// One server that ignores conditions, and one that rejects them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_conditional_writes_edits_are_refused_unless_accepted() {
     let b = Bucket::embedded().await;
@@ -379,7 +380,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
         let wire = Wire::start(Some(&b.endpoint), move |request, _| {
             let conditional = request.header("if-match").or(request.header("if-none-match")).is_some();
             match (request.method.as_str(), conditional, ignores) {
-                // As if it had made the object.
+                // Respond as if the object had been created.
                 ("PUT", true, true) => Reply::Raw(response(200, "text/plain", b"")),
                 ("PUT", true, false) => Reply::error(501, "NotImplemented"),
                 _ => Reply::Forward,
@@ -388,7 +389,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
         .await;
         let s = editor(&wire.endpoint, &b, Duration::from_secs(2)).await;
         assert!(!s.capabilities().await.unwrap().conditional_writes);
-        // What the question may have made is taken away again.
+        // Objects that the probe may have created are deleted.
         let asked = wire.take();
         let deleted = asked.last().is_some_and(|request| request.method == "DELETE");
         assert_eq!(deleted, ignores);
@@ -402,7 +403,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
             assert!(error.message().contains("no conditional writes"), "{error}");
         }
-        // A plain write needs none.
+        // A plain write needs no conditions.
         s.write("/workspace/b.md", "b").await.unwrap();
         let accepted = s.accepting_lost_updates();
         accepted.append("/workspace/a.md", "x\n").await.unwrap();
@@ -415,7 +416,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
         assert_eq!(b.session().ls("/workspace").await.unwrap().entries.len(), 2);
         b.delete("threads/1/b.md").await;
     }
-    // The embedded store in process is known; over a socket it is asked, once.
+    // The embedded store in this process is known to honor conditions; over a socket it is probed once.
     assert!(b.session().capabilities().await.unwrap().conditional_writes);
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
     let s = editor(&wire.endpoint, &b, Duration::from_secs(2)).await;
@@ -425,15 +426,15 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
     assert_eq!(b.session().ls("/workspace").await.unwrap().entries.len(), 1);
 }
 
-/// So many seconds ago, as HTTP tells times.
+/// An HTTP date in the past.
 fn http_date(ago: u64) -> String {
     let time = std::time::SystemTime::now() - Duration::from_secs(ago);
     let time = aws_sdk_s3::primitives::DateTime::from(time);
     time.fmt(aws_sdk_s3::primitives::DateTimeFormat::HttpDate).unwrap()
 }
 
-/// This machine's clock is a minute ahead of the server's, and the very first answer is lost: what another
-/// wrote just now looked older than the write, and was overwritten.
+/// Regression test: with this machine's clock a minute ahead of the server's and the first response lost, a
+/// concurrent write by another writer looked older than our write and was overwritten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_that_is_ahead_overwrites_nobody() {
     let b = Bucket::embedded().await;
@@ -459,7 +460,7 @@ async fn a_clock_that_is_ahead_overwrites_nobody() {
     assert_eq!(wire.operations(), ["HEAD", "PUT"]);
 }
 
-/// The last attempt may still be on its way, whatever the first one died of.
+/// The last attempt may still be in flight, whatever error the first one had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_on_its_way_is_uncertain() {
     let b = Bucket::embedded().await;

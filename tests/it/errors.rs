@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use skillfs::admin::PushOptions;
+use skillfs::admin::{LibraryChange, PushOptions};
 use skillfs::{
     Error, ErrorKind, Library, LibraryId, Quota, Session, Settings, SkillFs, StaticCredentials, ThreadId,
     Timeouts, WriteMode,
@@ -29,7 +29,7 @@ async fn behind(
 ) -> (Wire, SkillFs) {
     let wire = Wire::start(Some(&bucket.endpoint), move |request, _| reply(request)).await;
     let second = Duration::from_secs(1);
-    let timeouts = Timeouts { connect: second, attempt: second, operation: second };
+    let timeouts = Timeouts::default().connect(second).attempt(second).operation(second);
     let fs = bucket.with(&wire.endpoint, |settings| settings.timeouts = timeouts).await;
     (wire, fs)
 }
@@ -49,7 +49,7 @@ async fn of_files(table: &mut Table) {
     }
     let fs = bucket.session();
     table.add("read a file that does not exist", fs.read("/workspace/nothing.md").await);
-    let thread = Session { thread: Some(ThreadId::parse("1").unwrap()), ..Session::default() };
+    let thread = Session::default().thread(ThreadId::parse("1").unwrap());
     table.add(
         "read a mount that the session does not have",
         bucket.fs.session(&thread).read("/ticket/a").await,
@@ -72,13 +72,13 @@ async fn of_files(table: &mut Table) {
     table.add("read a binary file", fs.read("/skills/deeds/sale/plantilla.pdf").await);
     table.add("load a skill that cannot be used", fs.load_skill("broken").await);
     table.add("load a skill whose name two skills have", fs.load_skill("sale").await);
-    let quota = Quota { file_bytes: Some(2), ..Quota::default() };
-    let small = bucket.fs.session(&Session { quota, ..session("u1", "1", "k1") });
+    let quota = Quota::default().file_bytes(2);
+    let small = bucket.fs.session(&session("u1", "1", "k1").quota(quota));
     table.add("write more than the quota", small.write("big.md", "12345").await);
     let limited = bucket.with(&bucket.endpoint, |settings| settings.max_read_bytes = 4).await;
     let limited = limited.session(&session("u1", "1", "k1"));
     table.add("read a file that is too large", limited.read("notes.md").await);
-    let window = skillfs::Window { offset: 1, limit: None };
+    let window = skillfs::Window::default().offset(1);
     table.add("read a window that is too large", limited.read_window("notes.md", window).await);
 }
 
@@ -124,17 +124,26 @@ async fn of_libraries(table: &mut Table) {
     bucket.put("shared/acme/skills/sale/SKILL.md", skill).await;
     let library = Library::Shared(LibraryId::parse("acme").unwrap());
     let (fs, options) = (&bucket.fs, PushOptions::default());
-    table.add("roll back a plain library", fs.plan_rollback(&library, 1, &options).await.map(drop));
+    table.add(
+        "roll back a plain library",
+        fs.library(&library).plan(LibraryChange::Rollback { release: 1 }, &options).await.map(drop),
+    );
     publish(fs, &library).await;
     table.add(
         "roll back to a release that does not exist",
-        fs.plan_rollback(&library, 9, &options).await.map(drop),
+        fs.library(&library).plan(LibraryChange::Rollback { release: 9 }, &options).await.map(drop),
     );
-    table.add("unpin a skill that is not pinned", fs.plan_unpin(&library, "sale", &options).await.map(drop));
+    table.add(
+        "unpin a skill that is not pinned",
+        fs.library(&library).plan(LibraryChange::Unpin { skill: "sale".into() }, &options).await.map(drop),
+    );
     bucket.put("shared/acme/.skillfs/index.json", "{").await;
-    let reader = Session { libraries: vec![LibraryId::parse("acme").unwrap()], ..Session::default() };
+    let reader = Session::default().libraries([LibraryId::parse("acme").unwrap()]);
     table.add("read a library with a damaged index", fs.session(&reader).read("/skills/sale/SKILL.md").await);
-    table.add("plan a push to it", fs.plan_rollback(&library, 1, &options).await.map(drop));
+    table.add(
+        "plan a push to it",
+        fs.library(&library).plan(LibraryChange::Rollback { release: 1 }, &options).await.map(drop),
+    );
 }
 
 /// Flags, commands of the program and its variables have no place in what the library says.
@@ -151,7 +160,7 @@ async fn every_kind_of_error_is_written_for_its_reader() {
     of_storage(&mut table).await;
     of_libraries(&mut table).await;
     let mut text = String::new();
-    for kind in ErrorKind::ALL {
+    for &kind in ErrorKind::ALL {
         for (what, error) in table.0.iter().filter(|(_, error)| error.kind() == kind) {
             let program = error.to_string();
             assert!(!program.contains('\n'), "{program}");
@@ -161,7 +170,7 @@ async fn every_kind_of_error_is_written_for_its_reader() {
             check_plain(&report);
             let mut shell = format!("error: {program}");
             if let Some(hint) = error.hint() {
-                shell += &format!("\nhint: {}", skillfs::cli::hint(hint));
+                shell += &format!("\nhint: {}", skillfs_cli::hint(hint));
             }
             let indent = |text: &str| text.replace('\n', "\n              ");
             text += &format!("{kind}: {what}\n    program   {program} [{kind}{retry}]\n");

@@ -1,5 +1,5 @@
-//! Faults on the wire: each gives the right kind in bounded time, and nothing half-read is taken for
-//! the whole.
+//! Network faults: each results in the correct error kind within bounded time, and a partial read is never
+//! treated as complete.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ async fn connect(endpoint: &str, credentials: &StaticCredentials, bucket: &str) 
     SkillFs::connect(&settings).await.unwrap().session(&session("u1", "1", "k1"))
 }
 
-/// A store behind a wire that breaks as told.
+/// A store behind a proxy that injects faults.
 struct Faulty {
     bucket: Bucket,
     wire: Wire,
@@ -38,12 +38,12 @@ async fn faulty(decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'stati
     Faulty { bucket, wire, backend }
 }
 
-/// No fault may hang a caller.
+/// Fails if a fault hangs a caller.
 async fn bounded<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.expect("it took too long")
 }
 
-/// Every operation, under a fault that does not go away.
+/// Checks that every operation fails under a permanent fault.
 async fn all_fail_with(backend: &S3Backend, kind: ErrorKind) {
     let check = |error: Error| {
         assert_eq!(error.kind(), kind, "{error:?}");
@@ -149,7 +149,7 @@ async fn body_that_is_always_cut_is_unavailable() {
 
 #[tokio::test]
 async fn large_body_cut_many_times_is_never_half_read() {
-    // The second request of each pair is cut after 100,000 bytes: the rest needs two more.
+    // The second request of each pair is truncated after 100,000 bytes: the rest needs two more.
     let faulty = faulty(|_, n| if n == 1 { Reply::ForwardCut(100_000) } else { Reply::Forward }).await;
     let read = bounded(faulty.backend.read("large.txt")).await.unwrap();
     assert!(read.content == "0123456789".repeat(30_000));
@@ -167,7 +167,7 @@ async fn object_that_changes_under_the_reader_is_read_anew() {
     let seen = AtomicUsize::new(0);
     let content = new.clone();
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| {
-        // After the first kilobytes were sent somebody overwrites the object.
+        // Another program overwrites the object after the first kilobytes were sent.
         if seen.fetch_add(1, Ordering::SeqCst) == 1 {
             let put = raw
                 .put_object()
@@ -203,7 +203,7 @@ async fn status_500_then_success_succeeds() {
 async fn status_503_slow_down_is_throttled() {
     let faulty = faulty(|_, _| Reply::error(503, "SlowDown")).await;
     all_fail_with(&faulty.backend, ErrorKind::Throttled).await;
-    // Three attempts an operation, no more.
+    // Three attempts per operation, no more.
     faulty.wire.take();
     let _ = bounded(faulty.backend.ls("/workspace")).await;
     assert_eq!(faulty.wire.take().len(), 3);
@@ -219,7 +219,7 @@ async fn status_503_slow_down_then_success_succeeds() {
 async fn status_403_is_denied() {
     let faulty = faulty(|_, _| Reply::error(403, "AccessDenied")).await;
     all_fail_with(&faulty.backend, ErrorKind::Denied).await;
-    // A refusal is no reason to ask again.
+    // A refused request is not retried.
     faulty.wire.take();
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(faulty.wire.take().len(), 1);
@@ -283,7 +283,7 @@ async fn answer_that_is_no_s3_is_unavailable() {
         faulty(|_, _| Reply::Raw(response(200, "text/html", b"<html><body>Welcome to the proxy"))).await;
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    // A web server that knows nothing of S3 has nothing to say on what exists.
+    // A 404 of a web server that is not S3 does not mean that something is missing.
     let web = self::faulty(|_, _| Reply::Raw(response(404, "text/html", b"<h1>Not here</h1>"))).await;
     all_fail_with(&web.backend, ErrorKind::Unavailable).await;
     let not_http = self::faulty(|_, _| Reply::Raw(b"SSH-2.0-OpenSSH_9.6\r\n".to_vec())).await;
@@ -358,7 +358,7 @@ async fn bare_400_is_credentials_or_region() {
 async fn object_without_a_length_is_corrupt() {
     let faulty = faulty(|request, _| match request.operation() {
         "LIST" => Reply::Forward,
-        // Ends with the connection: a broken one would look the same.
+        // The body ends with the connection, so a broken connection would look the same.
         _ => Reply::Raw(b"HTTP/1.0 200 OK\r\netag: \"x\"\r\nconnection: close\r\n\r\nhalf of it?".to_vec()),
     })
     .await;
@@ -379,7 +379,7 @@ async fn listing_that_never_ends_is_corrupt() {
     let error = bounded(faulty.backend.ls("/workspace")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
     assert!(faulty.wire.take().len() <= 102);
-    // The same keys over and over, under ever new tokens.
+    // The same keys again and again, with new tokens.
     let circle = self::faulty(|_, n| {
         let body = format!(
             "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTruncated>\
@@ -394,7 +394,7 @@ async fn listing_that_never_ends_is_corrupt() {
     assert_eq!(circle.wire.take().len(), 2);
 }
 
-/// S3 may send a page with nothing on it and go on.
+/// S3 may return an empty page that is not the last.
 #[tokio::test]
 async fn empty_page_is_not_the_end() {
     let faulty = faulty(|request, _| {
@@ -433,7 +433,7 @@ async fn key_longer_than_any_key_is_hidden() {
 
 #[tokio::test]
 async fn long_download_may_break_now_and_then() {
-    // More breaks than attempts, with more than a megabyte between them.
+    // More failures than attempts, with more than a megabyte between them.
     let bucket = Bucket::embedded().await;
     let content = "0123456789".repeat(900_000);
     bucket.put("threads/1/long.txt", &content).await;
@@ -477,6 +477,6 @@ async fn stream_that_fails_in_its_middle_says_so() {
     assert_eq!(items.len(), 1_001);
     assert!(items[..1_000].iter().all(Result::is_ok));
     assert_eq!(items[1_000].as_ref().unwrap_err().kind(), ErrorKind::Denied);
-    // The whole listing is whole or an error.
+    // A complete listing is either complete or an error.
     assert_eq!(backend.ls("/workspace").await.unwrap_err().kind(), ErrorKind::Denied);
 }

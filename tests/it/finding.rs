@@ -1,4 +1,4 @@
-//! `glob` and `grep`: what is found, what is not and why, in which order, and at what cost.
+//! `glob` and `grep`: results, omissions and their reasons, order, and costs.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,26 +15,26 @@ use crate::support::{Bucket, Seeded, latin1, on_every_server, session, utf16};
 on_every_server!(
     globs_find_what_the_table_says,
     a_root_must_be_there_and_may_be_a_file,
-    a_directory_beside_a_file_of_its_name_is_a_root,
+    a_directory_next_to_a_file_with_its_name_can_be_a_root,
     without_a_root_the_search_starts_in_the_workspace,
-    a_search_of_everything_goes_through_all_mounts,
+    a_search_from_the_root_covers_all_mounts,
     layers_are_searched_as_one_tree,
     a_limit_of_files_says_whether_there_are_more,
     files_of_others_are_never_found,
-    what_is_no_pattern_is_an_error,
+    an_invalid_pattern_is_an_error,
     lines_are_found_literally_or_by_expression,
-    globs_and_roots_say_where_lines_are_searched,
+    globs_and_roots_limit_the_search,
     lines_are_found_in_all_encodings_and_binaries_are_counted,
     grep_reads_as_read_reads,
-    long_files_are_searched_as_they_stream_by,
+    long_files_are_searched_while_streaming,
     an_endless_line_is_not_searched_and_said,
     context_stops_at_borders_and_is_never_repeated,
     limits_of_matches_are_exact_and_always_the_same,
-    no_context_is_left_of_a_match_behind_the_limit,
-    what_cannot_be_searched_for_is_an_error,
+    no_context_is_reported_for_a_match_past_the_limit,
+    an_invalid_query_is_an_error,
 );
 
-/// Below `/workspace`. Folder markers end with `/`.
+/// Keys below `/workspace`. Folder markers end with `/`.
 const TREE: [&str; 22] = [
     ".env",
     ".git/config",
@@ -82,7 +82,7 @@ async fn glob(s: &S3Backend, pattern: &str, root: Option<&str>) -> Vec<String> {
     paths(&found).into_iter().map(str::to_owned).collect()
 }
 
-/// `path:line:text`, with dashes for a line that only stands around a match.
+/// Formats lines as `path:line:text`, with dashes for context lines.
 fn lines(found: &GrepResult) -> Vec<String> {
     let line = |line: &skillfs::GrepLine| {
         let mark = if line.context { '-' } else { ':' };
@@ -98,7 +98,7 @@ fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
 async fn globs_find_what_the_table_says(b: Bucket) {
     grow_tree(&b).await;
     let s = b.session();
-    // Pattern, root, what is found; both below `/workspace`.
+    // The pattern, the root and the results; the latter two below `/workspace`.
     let table: &[(&str, &str, &[&str])] = &[
         // Names at any depth.
         (
@@ -127,12 +127,12 @@ async fn globs_find_what_the_table_says(b: Bucket) {
         ("*.{rs,txt}", "", &["docs/b.txt", "src/lib.rs", "src/main.rs", "🦀/🦀.rs"]),
         ("100%.md", "", &["a+b (1)/100%.md"]),
         ("\\[x\\].md", "", &["[x].md"]),
-        // A marker is no file, and a directory is none either.
+        // Neither markers nor directories are files.
         ("empty", "", &[]),
         ("docs", "", &[]),
         ("full", "", &[]),
         ("notes", "", &["notes"]),
-        // Paths from the root of the search on.
+        // Paths relative to the root of the search.
         ("docs/*.md", "", &["docs/a.md"]),
         ("docs/**", "", &["docs/a.md", "docs/b.txt", "docs/deep/c.md", "docs/deep/er/d.md"]),
         ("docs/**/*.md", "", &["docs/a.md", "docs/deep/c.md", "docs/deep/er/d.md"]),
@@ -148,11 +148,11 @@ async fn globs_find_what_the_table_says(b: Bucket) {
         ("docs/a.md", "docs", &[]),
         ("*/*.md", "docs/deep", &["docs/deep/er/d.md"]),
         ("*.md", "docs/deep/er", &["docs/deep/er/d.md"]),
-        // A leading slash anchors.
+        // A leading slash anchors the pattern.
         ("/*.md", "", &["A.md", "[x].md", "docs.md", "notes.md"]),
         ("/a.md", "docs", &["docs/a.md"]),
         ("/c.md", "docs", &[]),
-        // Dot names only when written.
+        // Names with a leading dot only match explicitly.
         (".*", "", &[".env", "docs/.hidden.md"]),
         (".env", "", &[".env"]),
         (".git/**", "", &[".git/config", ".git/hooks/x.md"]),
@@ -161,11 +161,11 @@ async fn globs_find_what_the_table_says(b: Bucket) {
         ("docs/.*.md", "", &["docs/.hidden.md"]),
         ("{.env,notes}", "", &[".env", "notes"]),
         ("?env", "", &[]),
-        // What no path can name is not found, and does no harm.
+        // Keys that no path can name are not found, and cause no error.
         ("x.md", "", &[]),
         ("docs/**/y.md", "", &[]),
         ("z*", "", &[]),
-        // Nothing there.
+        // Nothing matches.
         ("nothing/**", "", &[]),
         ("*.pdf", "", &[]),
         ("docs.md/*", "", &[]),
@@ -213,7 +213,7 @@ async fn a_root_must_be_there_and_may_be_a_file(b: Bucket) {
     // A mount is there, be it empty or not.
     assert!(glob(&s, "*", Some("/ticket")).await.is_empty());
     assert!(s.grep(&Grep::new("x").root("/ticket")).await.unwrap().lines.is_empty());
-    // A file is found in itself, by its name.
+    // A file as the root is matched by its name.
     for (pattern, found) in [("*", true), ("*.md", true), ("a.md", true), ("/a.md", true), ("*.txt", false)] {
         let expected: &[&str] = if found { &["/workspace/docs/a.md"] } else { &[] };
         assert_eq!(glob(&s, pattern, Some("docs/a.md")).await, expected, "{pattern}");
@@ -225,10 +225,10 @@ async fn a_root_must_be_there_and_may_be_a_file(b: Bucket) {
     assert_eq!(lines(&found), ["/workspace/.env:1:x"]);
 }
 
-async fn a_directory_beside_a_file_of_its_name_is_a_root(b: Bucket) {
+async fn a_directory_next_to_a_file_with_its_name_can_be_a_root(b: Bucket) {
     grow_tree(&b).await;
     let s = b.session();
-    // `docs.md` is beside it, and the pattern matches nothing.
+    // `docs.md` is next to it, and the pattern matches nothing.
     assert!(glob(&s, "nothing/*", Some("docs")).await.is_empty());
     b.put("threads/1/both", "x").await;
     b.put("threads/1/both/inner.md", "x").await;
@@ -259,7 +259,7 @@ async fn without_a_root_the_search_starts_in_the_workspace(b: Bucket) {
     assert_eq!(kind(nobody.glob(Glob::new("*").root("/workspace")).await), ErrorKind::NotFound);
 }
 
-async fn a_search_of_everything_goes_through_all_mounts(b: Bucket) {
+async fn a_search_from_the_root_covers_all_mounts(b: Bucket) {
     for key in ["threads/1/a/x.md", "tickets/k1/a/x.md", "u1/skills/a/x.md", "u1/skills/b.md"] {
         b.put(key, "uno\ndos").await;
     }
@@ -374,7 +374,7 @@ async fn files_of_others_are_never_found(b: Bucket) {
     }
 }
 
-async fn what_is_no_pattern_is_an_error(b: Bucket) {
+async fn an_invalid_pattern_is_an_error(b: Bucket) {
     let s = b.session();
     let before = b.fs.requests();
     for pattern in ["", "/", ".", "./.", "{a,b", "a}", "[a", "docs/", "{docs/,a}", "a[", "[z-a]"] {
@@ -382,7 +382,7 @@ async fn what_is_no_pattern_is_an_error(b: Bucket) {
         let query = Grep::new("x").glob(pattern);
         assert_eq!(kind(s.grep(&query).await), ErrorKind::InvalidInput, "{pattern}");
     }
-    // Each of its 1,024 meanings would have a thousand segments to compile.
+    // Each of its 1,024 alternatives would have a thousand segments to compile.
     let vast = format!("{}{}x", "{a,b}".repeat(10), "/a*".repeat(1_300));
     let error = s.glob(&vast).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -406,7 +406,7 @@ async fn lines_are_found_literally_or_by_expression(b: Bucket) {
         (literal("fin"), vec![4, 6]),
         (literal(""), vec![1, 2, 3, 4, 5, 6]),
         (literal("nada"), vec![]),
-        // `^` and `$` are those of a line, wherever it is.
+        // `^` and `$` match at every line.
         (regex("^abc"), vec![2]),
         (regex("fin$"), vec![4, 6]),
         (regex("^fin$"), vec![6]),
@@ -425,7 +425,7 @@ async fn lines_are_found_literally_or_by_expression(b: Bucket) {
     assert_eq!(s.grep(&literal("fin")).await.unwrap().lines[0].text, "A.C fin");
 }
 
-async fn globs_and_roots_say_where_lines_are_searched(b: Bucket) {
+async fn globs_and_roots_limit_the_search(b: Bucket) {
     grow_tree(&b).await;
     let s = b.session();
     let found = async |glob: Option<&str>, root: Option<&str>| -> Vec<String> {
@@ -437,7 +437,8 @@ async fn globs_and_roots_say_where_lines_are_searched(b: Bucket) {
         };
         s.grep(&query).await.unwrap().lines.iter().map(|line| line.path.to_string()).collect()
     };
-    // Without a glob all files are searched, dots or not, by path bytes.
+    // Without a glob, all files are searched, including names with a leading dot, in byte order of their
+    // paths.
     let mut all: Vec<String> =
         TREE.iter().filter(|key| !key.ends_with('/')).map(|key| format!("/workspace/{key}")).collect();
     all.sort();
@@ -480,7 +481,7 @@ async fn lines_are_found_in_all_encodings_and_binaries_are_counted(b: Bucket) {
     }
 }
 
-/// Whatever the content: `grep` searches the text that `read` returns, and leaves out what it refuses.
+/// Whatever the content, `grep` searches the text that `read` returns, and skips files that `read` refuses.
 async fn grep_reads_as_read_reads(b: Bucket) {
     const HEAD: usize = 64 * 1024;
     let plain = |bytes: usize| {
@@ -537,8 +538,8 @@ async fn grep_reads_as_read_reads(b: Bucket) {
     assert_eq!(binary, 16);
 }
 
-async fn long_files_are_searched_as_they_stream_by(b: Bucket) {
-    // A needle lies across every border of 8 KiB, so across all that anyone reads by.
+async fn long_files_are_searched_while_streaming(b: Bucket) {
+    // A match crosses every boundary of 8 KiB, and therefore every possible read boundary.
     const NEEDLE: &str = "agüja de oro";
     let mut content = format!("{NEEDLE}, la primera\n");
     for border in 1..3 * 128 {
@@ -553,7 +554,7 @@ async fn long_files_are_searched_as_they_stream_by(b: Bucket) {
     content.push_str("fin sin salto, agüja de oro");
     b.put("threads/1/long.txt", &content).await;
     b.put("threads/1/short.txt", NEEDLE).await;
-    // Text for a long while, and then it is none.
+    // Text at first, and binary later.
     let mut late = content.clone().into_bytes();
     late.extend_from_slice(b"\n\0\n");
     b.put("threads/1/late.bin", late).await;
@@ -570,14 +571,14 @@ async fn long_files_are_searched_as_they_stream_by(b: Bucket) {
     assert_eq!(expected.len(), 385);
     assert!(long == expected);
     assert_eq!((found.matches, found.searched, found.binary), (386, 2, 1));
-    // Nothing is told of the one that turned out to be binary, and context agrees, too.
+    // No lines of the binary file are reported, and context agrees too.
     assert!(found.lines.iter().all(|line| line.path.name() != Some("late.bin")));
     let around = s.grep(&Grep::new(NEEDLE).context(1).root("long.txt")).await.unwrap();
     let all: Vec<&str> = content.lines().collect();
     assert!(around.lines.iter().all(|line| line.text == all[line.line as usize - 1]));
     assert!(around.lines.windows(2).all(|pair| pair[0].line < pair[1].line));
     assert_eq!(around.lines.iter().filter(|line| !line.context).count(), 385);
-    // What follows a match that is not told decides nothing, however fast it arrives.
+    // Content after a match past the limit must not affect the result, however fast it arrives.
     for nul in [200_000, 300_000, 400_000, 600_000] {
         let mut near = content.clone().into_bytes();
         near[nul] = 0;
@@ -597,7 +598,7 @@ async fn an_endless_line_is_not_searched_and_said(b: Bucket) {
     b.put("threads/1/z.txt", "oro\n").await;
     let found = b.session().grep(&Grep::new("oro")).await.unwrap();
     let seen: Vec<_> = found.lines.iter().map(|l| (l.path.name().unwrap(), l.line, l.cut)).collect();
-    // A line of 4 MiB is searched, and shown cut.
+    // A line of 4 MiB is searched and shown truncated.
     assert_eq!(
         seen,
         [("a.txt", 1, false), ("long.txt", 1, true), ("long.txt", 2, false), ("z.txt", 1, false)]
@@ -617,7 +618,7 @@ async fn context_stops_at_borders_and_is_never_repeated(b: Bucket) {
     let around = |context| Grep::new("x").context(context);
     let numbers = |found: &GrepResult, name: &str| -> Vec<i64> {
         let of = found.lines.iter().filter(|line| line.path.name() == Some(name));
-        // Context is negative here.
+        // Context lines are negative here.
         of.map(|line| if line.context { -(line.line as i64) } else { line.line as i64 }).collect()
     };
     for (context, a, bs, c) in [
@@ -642,7 +643,7 @@ async fn limits_of_matches_are_exact_and_always_the_same(b: Bucket) {
     for i in 0..40 {
         b.put(&format!("threads/1/{i:02}.txt"), "x\ny\n".repeat(i % 4)).await;
     }
-    // Files have 0, 1, 2, 3, 0, … matches: sixty in all. Answers come in any order.
+    // Files have 0, 1, 2, 3, 0, … matches, sixty in total. Responses arrive in any order.
     let wire = Wire::start(Some(&b.endpoint), |_, n| {
         Reply::ForwardAfter(Duration::from_millis(((n * 7919) % 30) as u64))
     })
@@ -676,7 +677,7 @@ async fn limits_of_matches_are_exact_and_always_the_same(b: Bucket) {
     }
 }
 
-async fn no_context_is_left_of_a_match_behind_the_limit(b: Bucket) {
+async fn no_context_is_reported_for_a_match_past_the_limit(b: Bucket) {
     b.put("threads/1/a.txt", "1\nx\n3\n4\n5\n6\nx\n").await;
     b.put("threads/1/b.txt", "1\nx\n3\n").await;
     let s = b.session();
@@ -711,7 +712,7 @@ async fn no_context_is_left_of_a_match_behind_the_limit(b: Bucket) {
     }
 }
 
-async fn what_cannot_be_searched_for_is_an_error(b: Bucket) {
+async fn an_invalid_query_is_an_error(b: Bucket) {
     b.put("threads/1/a.txt", "x").await;
     let s = b.session();
     let before = b.fs.requests();
@@ -734,7 +735,7 @@ async fn what_cannot_be_searched_for_is_an_error(b: Bucket) {
     assert_eq!(b.fs.requests(), before, "nothing was asked of the storage");
 }
 
-/// A workspace straight in an embedded store, behind a wire.
+/// A workspace in an embedded store, behind a proxy.
 async fn behind_a_wire(
     files: impl IntoIterator<Item = (String, Bytes)>,
     decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
@@ -803,12 +804,12 @@ async fn a_grep_costs_one_request_a_page_and_one_a_file() {
     let found = s.grep(&Grep::new("no such text")).await.unwrap();
     assert_eq!((found.searched, found.matches, found.truncated), (2_000, 0, false));
     assert_eq!(count(&wire), (2, 2_000, 2_002));
-    let most = wire.most_at_once();
+    let most = wire.max_concurrent();
     assert!((32..=96).contains(&most), "{most} at once");
-    // What has not changed is not read again.
+    // Unchanged files are not read again.
     s.grep(&Grep::new("no such text")).await.unwrap();
     assert_eq!(count(&wire), (2, 0, 2));
-    // A glob saves what it leaves out; a limit ends the search early.
+    // A glob saves the files that it excludes; a limit ends the search early.
     let s = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
     s.grep(&Grep::new("no such text").glob("d0/*")).await.unwrap();
     assert_eq!(count(&wire), (1, 286, 287));
@@ -838,7 +839,7 @@ async fn one_file_that_cannot_be_read_does_not_spoil_the_search() {
     let files = ["a", "denied", "gone", "z"].map(|name| (name.to_owned(), Bytes::from_static(b"x\n")));
     let (_wire, s) = behind_a_wire(files, |request, _| match &request.target {
         target if target.contains("/denied") => Reply::error(403, "AccessDenied"),
-        // As if it had been deleted behind the listing.
+        // As if it had been deleted after the listing.
         target if target.contains("/gone") => Reply::error(404, "NoSuchKey"),
         _ => Reply::Forward,
     })
@@ -868,14 +869,14 @@ async fn a_storage_that_is_down_is_an_error_and_no_empty_answer() {
     let (_wire, s) = failing("LIST", 403, "AccessDenied").await;
     assert_eq!(kind(s.grep(&Grep::new("x")).await), ErrorKind::Denied);
     assert_eq!(kind(s.glob("*").await), ErrorKind::Denied);
-    // Whether the root is there cannot be told: that is not the same as not there.
+    // Unknown whether the root exists, which is not the same as missing.
     let (_wire, s) = failing("HEAD", 403, "AccessDenied").await;
     assert_eq!(kind(s.glob(Glob::new("*").root("a.md")).await), ErrorKind::Denied);
     let (_wire, s) = failing("HEAD", 503, "ServiceUnavailable").await;
     assert_ne!(kind(s.glob(Glob::new("*").root("none.md")).await), ErrorKind::NotFound);
 }
 
-/// Words with what makes searching hard: accents, symbols, numbers, letters of both cases.
+/// Words that make searching difficult: accents, symbols, numbers, both cases.
 const WORDS: [&str; 24] = [
     "casa",
     "Casa",
@@ -922,7 +923,7 @@ fn random_text(random: &mut Seeded) -> String {
     text
 }
 
-/// Files by name, and how many of them are binary.
+/// Files by name, and the number of binary ones.
 fn random_tree(random: &mut Seeded) -> (Vec<(String, Vec<u8>)>, u64) {
     const FOLDERS: [&str; 8] =
         ["", "docs/", "docs/deep/er/", ".git/", "a b/", "año/ñ/", "src/.cache/", "🦀/"];
@@ -947,7 +948,7 @@ fn random_tree(random: &mut Seeded) -> (Vec<(String, Vec<u8>)>, u64) {
     (files.collect(), binary)
 }
 
-/// What ripgrep prints, sorted: path, number, whether it only stands around a match, text.
+/// The output of ripgrep, sorted: path, line number, whether it is context, text.
 fn ripgrep(folder: &Path, query: &Grep) -> Vec<(String, u64, bool, String)> {
     let program = std::env::var("SKILLFS_TEST_RG")
         .unwrap_or_else(|_| panic!("SKILLFS_TEST_RG is not set; run `make test`, which finds ripgrep"));
@@ -1041,12 +1042,12 @@ async fn grep_agrees_with_ripgrep() {
         assert_eq!(found.matches, theirs.iter().filter(|line| !line.2).count() as u64);
         total += theirs.len();
     }
-    // That they agree on something, and not on nothing.
+    // Make sure that they agree on something.
     assert!(total > 50_000 && binary > 50, "only {total} lines");
 }
 
-/// Long files are searched on threads that wait for the storage. They must not be those that the embedded
-/// store works on.
+/// Long files are searched on threads that wait for the storage. These must not be the threads that the
+/// embedded store runs on.
 #[test]
 fn many_searches_of_long_files_do_not_wait_for_each_other() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -1069,7 +1070,7 @@ fn many_searches_of_long_files_do_not_wait_for_each_other() {
     });
 }
 
-/// Lines without text take room, too.
+/// Empty lines use memory too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_million_empty_lines_are_bounded() {
     let b = Bucket::embedded().await;

@@ -1,4 +1,4 @@
-//! Plain and published libraries as readers see them: what is asked for, what it costs, and what is never believed.
+//! Plain and published libraries from a reader's perspective: requests, costs, and handling of bad indexes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::support::wire::{Reply, Request, Wire};
 use crate::support::{Bucket, Seeded, on_every_server, session};
 
 on_every_server!(
-    a_published_catalog_is_the_plain_one,
+    published_and_plain_catalogs_are_equal,
     the_version_changes_with_what_it_is_of,
     a_damaged_index_is_an_error_and_never_a_listing,
 );
@@ -30,12 +30,12 @@ fn ana() -> Library {
     Library::User(UserId::parse("u1").unwrap())
 }
 
-/// A session with the shared library alone.
+/// A session with only the shared library.
 fn shared(fs: &SkillFs) -> S3Backend {
     fs.session(&Session::default().libraries(vec![LibraryId::parse("acme").unwrap()]))
 }
 
-/// A session with a user's own library, and the shared one after it.
+/// A session with a user's own library and the shared one after it.
 fn both(fs: &SkillFs) -> S3Backend {
     let libraries = vec![LibraryId::parse("acme").unwrap()];
     fs.session(&session("u1", "1", "k1").libraries(libraries))
@@ -55,7 +55,7 @@ async fn push_one(fs: &SkillFs, library: &Library, path: &str, text: &str) {
     fs.library(&plan.library).publish(&plan).await.unwrap();
 }
 
-/// Skills of three files each, and the descriptions of their categories.
+/// Skills with three files each, and the descriptions of their categories.
 fn objects(prefix: &str, count: usize) -> Vec<(String, Bytes)> {
     let mut objects = Vec::new();
     for i in 0..count {
@@ -76,7 +76,7 @@ fn objects(prefix: &str, count: usize) -> Vec<(String, Bytes)> {
     objects
 }
 
-/// A bucket with these objects; the shared library is published.
+/// A bucket with these objects, whose shared library is published.
 async fn bucket(all: Vec<(String, Bytes)>) -> Bucket {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
@@ -85,7 +85,7 @@ async fn bucket(all: Vec<(String, Bytes)>) -> Bucket {
     bucket
 }
 
-/// The requests so far: operation, what it is about, whether it is conditional.
+/// The requests so far: the operation, its target, and whether it is conditional.
 fn requests(wire: &Wire) -> Vec<String> {
     let shown = |request: &Request| {
         let what = match &request.target {
@@ -117,7 +117,7 @@ async fn a_catalog_of(count: usize, most_bytes: usize) {
     assert_eq!(catalog.categories()[3].description.as_deref(), Some("Category 3."));
     assert!(catalog.list().iter().all(|skill| skill.resources.len() == 2));
     assert_eq!(requests(&wire), ["GET index"]);
-    // While it is fresh: nothing, for any session and any question about it.
+    // Within the freshness bound, no session sends any request for it.
     s.load_all_skills_formatted(None).await.unwrap();
     shared(&fs).ls_recursive("/skills").await.unwrap();
     assert!(shared(&fs).exists("/skills/c01/s0001/scripts/check.sh").await.unwrap());
@@ -135,7 +135,7 @@ async fn a_catalog_of(count: usize, most_bytes: usize) {
     let changed = s.fresh().skills(None).await.unwrap();
     assert_eq!(changed.get("c01/s0001").unwrap().manifest.description, "Another.");
     assert_eq!(requests(&wire), ["GET index if changed"]);
-    // And content that is known needs none, whatever its age.
+    // Cached content needs no request, however old it is.
     cold.read("/skills/c02/s0002/SKILL.md").await.unwrap();
     requests(&wire);
     cold.fresh().read("/skills/c02/s0002/SKILL.md").await.unwrap();
@@ -158,18 +158,18 @@ async fn a_user_library_alongside_makes_three_requests_at_once() {
     let slow = |_: &Request, _| Reply::ForwardAfter(Duration::from_millis(300));
     let wire = Wire::start(Some(&b.endpoint), slow).await;
     let s = both(&b.through(&wire.endpoint).await);
-    // What is there, in one round trip.
+    // Listing the skills takes one round trip.
     assert_eq!(s.load_skills(None).await.unwrap().len(), 200);
     assert_eq!(wire.longest_chain(), 1);
     assert_eq!(requests(&wire), ["GET index", "GET index", "LIST keys"]);
-    // The heads of a plain library are read as many at once as a tenant may.
+    // The heads of a plain library are read with the maximum concurrency of a tenant.
     let s = both(&b.through(&wire.endpoint).await);
     s.skills(None).await.unwrap();
-    assert!(wire.most_at_once() >= 64, "{} at once", wire.most_at_once());
+    assert!(wire.max_concurrent() >= 64, "{} at once", wire.max_concurrent());
     let heads = wire.take().iter().filter(|request| request.target.contains("/u1/skills/")).count();
     assert_eq!(heads, 250);
     wire.longest_chain();
-    // Known by now: the shared one is revalidated, the plain one is listed, all at once.
+    // Cached: the shared library is revalidated, and the plain one is listed, concurrently.
     s.skills(None).await.unwrap();
     assert_eq!(wire.longest_chain(), 1);
     assert_eq!(requests(&wire), ["GET index", "GET index if changed", "LIST keys"]);
@@ -187,10 +187,10 @@ async fn a_shared_library_that_is_plain_is_listed_after_its_index() {
         (requests(&wire).as_slice(), wire.longest_chain()),
         (&["GET index".to_owned(), "LIST keys".to_owned()][..], 2)
     );
-    // Known to be plain: both at once.
+    // Known to be plain: both requests are sent concurrently.
     s.load_skills(None).await.unwrap();
     assert_eq!(requests(&wire), ["GET index", "LIST keys"]);
-    // An index that says plain is no different.
+    // An index that says plain makes no difference.
     publish(&b.fs, &acme()).await;
     b.fs.library(&acme()).unpublish().await.unwrap();
     b.put("shared/acme/skills/new/SKILL.md", skill("new")).await;
@@ -198,7 +198,7 @@ async fn a_shared_library_that_is_plain_is_listed_after_its_index() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_sessions_cost_what_one_does() {
+async fn a_thousand_sessions_cost_as_much_as_one() {
     let b = bucket(objects("shared/acme", 200)).await;
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
     let hour = Freshness::all(Duration::from_secs(3600));
@@ -215,7 +215,7 @@ async fn a_thousand_sessions_cost_what_one_does() {
     assert!(requests(&wire).is_empty());
 }
 
-async fn a_published_catalog_is_the_plain_one(b: Bucket) {
+async fn published_and_plain_catalogs_are_equal(b: Bucket) {
     let odd = [
         ("plain", skill("plain")),
         ("no-frontmatter", "# Title\n\nThe first paragraph.\n".to_owned()),
@@ -270,7 +270,7 @@ async fn a_published_catalog_is_the_plain_one(b: Bucket) {
     assert_eq!(published.categories(), plain.categories());
     assert_eq!(published.diagnostics(), plain.diagnostics());
     assert_eq!(files(s.ls_recursive("/skills").await.unwrap()), tree);
-    // The index tells all but the one that is not UTF-8.
+    // The index has everything except for the file that is not UTF-8.
     assert!(fs.requests().get <= 1 + 2, "{:?}", fs.requests());
     for name in ["plain", "windows", "latin", "body"] {
         let path = format!("c/{name}");
@@ -283,7 +283,7 @@ async fn a_published_catalog_is_the_plain_one(b: Bucket) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_that_may_not_be_read_is_told_from_a_missing_one() {
-    // S3 answers 403 for a missing key, too, to callers that may not list it.
+    // S3 also answers 403 for a missing key if the caller may not list it.
     let forbid = |list: Reply| {
         move |request: &Request, _: usize| match request.operation() {
             "GET" if request.target.contains("index.json") => Reply::error(403, "AccessDenied"),
@@ -298,11 +298,11 @@ async fn an_index_that_may_not_be_read_is_told_from_a_missing_one() {
     let s = shared(&b.through(&wire.endpoint).await);
     assert_eq!(s.load_skills(None).await.unwrap().len(), 5);
     assert_eq!(requests(&wire), ["GET index", "LIST index", "LIST keys"]);
-    // It is there, and may not be read.
+    // It exists and may not be read.
     publish(&b.fs, &acme()).await;
     let s = shared(&b.through(&wire.endpoint).await);
     assert_eq!(s.load_skills(None).await.unwrap_err().kind(), ErrorKind::Denied);
-    // Nobody can tell.
+    // It is unknown whether it exists.
     let wire = Wire::start(Some(&b.endpoint), forbid(Reply::error(403, "AccessDenied"))).await;
     let error = shared(&b.through(&wire.endpoint).await).load_skills(None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
@@ -346,7 +346,7 @@ async fn a_damaged_index_is_an_error_and_never_a_listing(b: Bucket) {
         let plan = fs.library(&acme()).plan(&NewLibrary::default(), &PushOptions::default()).await;
         assert_eq!(plan.unwrap_err().kind(), ErrorKind::Corrupt, "{what}");
     }
-    // What a proxy has decompressed is the same.
+    // A proxy may have decompressed the index.
     b.put(SHARED_INDEX, &text).await;
     assert_eq!(shared(&b.through(&b.endpoint).await).skills(None).await.unwrap().list().len(), 1);
 }
@@ -378,10 +378,10 @@ async fn a_good_index_is_served_on() {
         assert!(said.message.contains("acme"), "{said:?}");
         s.load_skill("c01/s0001").await.unwrap();
     }
-    // Put right, nothing more is said.
+    // After the repair, there are no diagnostics.
     b.put(SHARED_INDEX, &good).await;
     assert_eq!(s.skills(None).await.unwrap(), before);
-    // A process that holds none has nothing to serve.
+    // A process without a cached index has nothing to serve.
     b.put(SHARED_INDEX, "{").await;
     assert!(shared(&b.through(&b.endpoint).await).skills(None).await.is_err());
 }
@@ -395,7 +395,7 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
     b.put(SHARED_INDEX, "{").await;
     let libraries = ["acme", "later"].map(|id| LibraryId::parse(id).unwrap()).to_vec();
     let s = b.fs.session(&session("u1", "1", "k1").libraries(libraries));
-    // Skills of the layer before it answer, whole.
+    // Skills of the earlier layer are complete.
     let catalog = s.skills(None).await.unwrap();
     assert_eq!(catalog.list().len(), 1);
     let said = catalog.diagnostics().iter().find(|said| said.code == "library-unavailable").unwrap();
@@ -405,7 +405,7 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
     s.read("/skills/c01/mine/references/r.md").await.unwrap();
     assert_eq!(s.ls("/skills/c01/mine").await.unwrap().entries.len(), 2);
     assert!(!s.exists("/skills/c01/mine/none.md").await.unwrap());
-    // What could come from it, or from a later one, is unavailable.
+    // Everything that could come from this library or a later one is unavailable.
     let unavailable = |result: skillfs::Result<()>, what: &str| {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error:?}");
@@ -419,7 +419,7 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
     unavailable(s.exists("/skills/c01/s0001").await.map(drop), "exists");
     unavailable(s.glob("/skills/**/SKILL.md").await.map(drop), "glob");
     unavailable(s.skills(Some("c02")).await.map(drop), "another category");
-    // The other mounts do not care.
+    // Other mounts are not affected.
     s.ls("/workspace").await.unwrap();
     // Nothing of it is remembered once the library is fine again.
     b.fs.library(&acme())
@@ -431,12 +431,12 @@ async fn a_broken_library_does_not_hide_earlier_ones() {
         .await
         .unwrap();
     assert_eq!(s.skills(None).await.unwrap().list().len(), 5);
-    // Where the first layer is broken, nobody can answer.
+    // If the first layer is broken, nothing can be answered.
     b.put("u1/.skillfs/index.json", "{").await;
     assert_eq!(s.skills(None).await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Files of two moments never mix: whatever a writer does to a plain library, a skill is what it was at one moment.
+/// Whatever another program does to a plain library, the files of a skill come from a single point in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_catalog_read_while_skills_change_is_never_mixed() {
     let bucket = Bucket::embedded().await;
@@ -517,7 +517,7 @@ async fn the_version_changes_with_what_it_is_of(b: Bucket) {
     b.put("shared/x/skills/loose.txt", "x").await;
     b.put("threads/1/x", "x").await;
     assert_eq!(s.catalog_version().await.unwrap(), version);
-    // The order of the libraries, and which they are.
+    // The order of the libraries and their identity count.
     let versions = [of(&["x", "y"]), of(&["y", "x"]), of(&["y"]), of(&[])];
     let mut all = Vec::new();
     for s in &versions {
@@ -526,9 +526,9 @@ async fn the_version_changes_with_what_it_is_of(b: Bucket) {
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), 4);
 }
 
-/// Without the index nobody can tell what is published: a listing must not take its place.
+/// Without the index, it is unknown what is published, so a listing must not replace it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_index_out_of_reach_is_an_error_and_not_a_listing() {
+async fn an_unreachable_index_is_an_error_and_not_a_listing() {
     let b = bucket([objects("shared/acme", 3), objects("u1", 3)].concat()).await;
     publish(&b.fs, &ana()).await;
     b.put("u1/skills/drift/SKILL.md", skill("drift")).await;

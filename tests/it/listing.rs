@@ -135,9 +135,9 @@ async fn md_is_tried_before_a_directory(b: Bucket) {
     assert_eq!((stat.path.as_str(), stat.kind), ("/workspace/notes.md", EntryKind::File));
     assert_eq!(names(&backend.ls("notes").await.unwrap().entries), ["/workspace/notes/x.md"]);
     assert_eq!(backend.read("dir").await.unwrap_err().kind(), ErrorKind::IsDirectory);
-    // A name with a dot is taken as it is.
+    // `.md` is not appended to a name with a dot.
     assert_eq!(backend.read("v1.2").await.unwrap_err().kind(), ErrorKind::NotFound);
-    // A file of the exact name comes first.
+    // A file with the exact name takes precedence.
     b.put("threads/1/notes", "no extension").await;
     assert_eq!(backend.read("notes").await.unwrap().content, "no extension");
 }
@@ -161,7 +161,7 @@ async fn a_missing_bucket_is_unavailable_for_every_operation(b: Bucket) {
     }
 }
 
-/// 25,000 entries: straight into the embedded store, since making them is not what is tested.
+/// 25,000 entries, written directly to the embedded store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_of_25_000_entries_lists_completely() {
     let embedded = skillfs::embedded::Embedded::in_memory().unwrap();
@@ -190,7 +190,7 @@ async fn a_directory_of_25_000_entries_lists_completely() {
     assert_eq!(pages.iter().map(|p| p.entries.len()).sum::<usize>(), 25_001);
 }
 
-/// The same on LocalStack, with fewer pages: each object there costs a request.
+/// The same on LocalStack with fewer pages, because each object costs a request there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs LocalStack: run `make test`"]
 async fn a_directory_of_several_pages_lists_completely_on_localstack() {

@@ -1,4 +1,4 @@
-//! All integration tests, in one binary: one module a capability.
+//! All integration tests in one binary, with one module per capability.
 
 #![allow(
     missing_docs,
@@ -9,7 +9,7 @@
     clippy::cast_possible_wrap,
     reason = "a test that fails is a test that panics"
 )]
-#![allow(clippy::disallowed_methods, reason = "tests may look at the clock")]
+#![allow(clippy::disallowed_methods, reason = "tests may use the system clock")]
 
 mod support;
 

@@ -1,7 +1,7 @@
-//! A reference model: a map of keys is the only definition of what is right.
+//! A reference model: a map of keys defines the correct behavior.
 //!
-//! A foreign writer puts and deletes keys of two tenants straight in the bucket. After every step
-//! listing, reading and probing agree with the map, and nothing of the second tenant is seen.
+//! Another program puts and deletes keys of two tenants directly in the bucket. After every step, listing,
+//! reading and probing must agree with the map, and nothing of the second tenant may be visible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use skillfs::{Depth, EntryKind, ErrorKind, S3Backend};
 
 use crate::support::{Bucket, publish, session};
 
-/// What stands behind a mount's prefix: plain names, names that share prefixes, and keys that no
-/// path names.
+/// Relative keys below a mount's prefix: plain names, names that share prefixes, and keys that no path can
+/// name.
 pub(super) const RELATIVE: [&str; 30] = [
     "a",
     "a/b",
@@ -47,7 +47,7 @@ pub(super) const RELATIVE: [&str; 30] = [
     "..",
 ];
 
-/// The first tenant's prefixes and the second's, which begin alike.
+/// The prefixes of the first tenant, and those of the second, which start with the same characters.
 pub(super) const MINE: [(&str, &str); 3] =
     [("/skills", "u1/skills/"), ("/ticket", "tickets/k1/"), ("/workspace", "threads/1/")];
 pub(super) const OTHERS: [&str; 4] = ["u10/skills/", "tickets/k10/", "threads/10/", "u1/.skillfs/"];
@@ -80,7 +80,7 @@ fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
 /// All keys of the bucket.
 pub(super) type Model = BTreeMap<String, Vec<u8>>;
 
-/// Whether a path can have this segment: written down again here, on purpose.
+/// Whether a path can have this segment. Deliberately an independent implementation.
 pub(super) fn nameable(segment: &str) -> bool {
     let once = segment.to_lowercase().replace("%2e", ".");
     !segment.is_empty()
@@ -90,7 +90,7 @@ pub(super) fn nameable(segment: &str) -> bool {
         && !segment.chars().any(|c| c.is_control() || c == '\\')
 }
 
-/// The entries below a prefix, as (relative path, is directory), and how many keys are hidden.
+/// The entries below a prefix as (relative path, is directory), and the number of hidden keys.
 pub(super) fn expected(model: &Model, prefix: &str) -> (BTreeSet<(String, bool)>, u64) {
     let (mut entries, mut hidden) = (BTreeSet::new(), 0);
     for (key, content) in model {
@@ -109,7 +109,7 @@ pub(super) fn expected(model: &Model, prefix: &str) -> (BTreeSet<(String, bool)>
     (entries, hidden)
 }
 
-/// Checks every mount's listing, and reading in those mounts that `touched` names.
+/// Checks the listing of every mount, and reading in the mounts that `touched` selects.
 pub(super) async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&str) -> bool) {
     for (mount, prefix) in MINE {
         let (entries, hidden) = expected(model, prefix);
@@ -126,7 +126,7 @@ pub(super) async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&
         if !touched(prefix) {
             continue;
         }
-        // Every directory, one level; the mount itself is the empty path.
+        // List every directory, one level deep. The empty path is the mount itself.
         let mut places: Vec<String> = vec![String::new()];
         places.extend(entries.iter().filter(|(_, directory)| *directory).map(|(path, _)| path.clone()));
         for place in &places {
@@ -145,7 +145,7 @@ pub(super) async fn check(backend: &S3Backend, model: &Model, touched: impl Fn(&
             assert_eq!(streamed, listed.entries);
         }
 
-        // Every path that the alphabet can name: reading and probing.
+        // Read and probe every path that the alphabet can name.
         let paths = RELATIVE.iter().filter(|r| r.split('/').all(nameable));
         let checks = paths.map(|relative| check_path(backend, model, &entries, mount, prefix, relative));
         futures_util::future::join_all(checks).await;
@@ -229,12 +229,12 @@ async fn run_on(bucket: &Bucket, backend: &S3Backend, steps: &[Step]) {
     }
 }
 
-/// The seed is fixed, so that a failure comes again; proptest shrinks it.
+/// Runs cases from a fixed seed, so that failures are reproducible; proptest shrinks them.
 pub(super) fn explore<S: Strategy>(cases: u32, strategy: &S, run: impl Fn(S::Value)) {
     explore_with(RngAlgorithm::ChaCha, cases, strategy, run);
 }
 
-/// The same with other numbers.
+/// Like [`explore`], with another random number generator.
 pub(super) fn explore_with<S: Strategy>(
     numbers: RngAlgorithm,
     cases: u32,
@@ -274,19 +274,20 @@ fn localstack_agrees_with_the_model() {
     explore(5, &steps(10), |steps| runtime.block_on(run(&bucket, &steps)));
 }
 
-/// A handle that remembers for an hour, and a foreign writer: whoever asks for what is, gets it.
+/// A handle with a freshness bound of one hour, and another program that writes: fresh reads see the current
+/// state.
 #[test]
 fn fresh_answers_agree_with_the_model() {
     let runtime = runtime();
     explore(16, &steps(16), |steps| {
         runtime.block_on(async {
-            let bucket = Bucket::remembering().await;
+            let bucket = Bucket::caching().await;
             run_on(&bucket, &bucket.session().fresh(), &steps).await;
         });
     });
 }
 
-/// All keys of the alphabet at once, for both tenants.
+/// All keys of the alphabet exist, for both tenants.
 #[test]
 fn embedded_agrees_with_the_model_when_everything_is_there() {
     let steps: Vec<_> = MINE
@@ -309,10 +310,10 @@ fn embedded_agrees_with_the_model_when_everything_is_there() {
     });
 }
 
-/// Layers: what lies behind `/skills` in three libraries, the first one first.
+/// The prefixes of three libraries below `/skills`, in order of precedence.
 const LAYERS: [&str; 3] = ["u1/skills/", "shared/acme/skills/", "shared/more/skills/"];
 
-/// Skills above, below and beside each other, loose files, markers, and what is no skill.
+/// Skills above, below and next to each other, loose files, markers, and files that are not part of a skill.
 const LAYERED: [&str; 20] = [
     "a/SKILL.md",
     "a/x.md",
@@ -340,7 +341,7 @@ fn above(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }
 
-/// The rules of the union, word for word: which layer each file is seen in, and which skills are.
+/// The rules of the union: the layer of each visible file, and of each visible skill.
 fn expected_union(model: &Model) -> (BTreeMap<String, usize>, BTreeMap<String, usize>) {
     let files = |layer: usize| {
         model
@@ -399,7 +400,7 @@ async fn check_union(backend: &S3Backend, model: &Model) {
         entries.iter().filter(|e| e.is_directory()).map(|e| e.path.to_string()).collect::<BTreeSet<_>>()
     };
     for path in union.keys() {
-        // Whatever is seen can be reached.
+        // Every visible file can be reached through its parent directories.
         let parents = above(path).map(|up| format!("/skills/{up}"));
         assert!(parents.into_iter().all(|up| directories(&all.entries).contains(&up)), "{path}");
     }
@@ -441,7 +442,7 @@ fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
     let key = key.prop_map(|(layer, path)| format!("{layer}{path}"));
     let step = prop_oneof![
         4 => key.clone().prop_map(|key| {
-            // Every file says where it lies, so that a mixture would be seen.
+            // Every file contains its own key, so that a mixture would be detected.
             let content = if key.ends_with('/') { Vec::new() } else { key.clone().into_bytes() };
             Step::Put { key, content }
         }),
@@ -450,29 +451,29 @@ fn layered_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..14)
 }
 
-/// What readers see of some libraries: a published one as it was when it was last published, whatever its keys have
-/// become since; a plain one as it is.
+/// What readers see of these libraries: a published one as of its last release, whatever happened to its keys
+/// since; a plain one in its current state.
 fn seen(stored: &Model, published: &BTreeMap<&'static str, Model>) -> Model {
     let plain = stored.iter().filter(|(key, _)| published.keys().all(|layer| !key.starts_with(layer)));
     let plain = plain.map(|(key, content)| (key.clone(), content.clone()));
     plain.chain(published.values().flat_map(Model::clone)).collect()
 }
 
-/// With libraries that are published now and then, and changed by others in between: what was asked for once tells
-/// the same in every way.
+/// With libraries that are published from time to time and changed by others in between: after a fresh
+/// request, all operations agree on the cached state.
 #[test]
 fn remembered_layers_agree_with_the_model() {
     use skillfs::{Library, LibraryId, UserId};
     let runtime = runtime();
     let run = |steps: Vec<Step>, one: bool| async move {
-        let bucket = Bucket::remembering().await;
+        let bucket = Bucket::caching().await;
         let shared = ["acme", "more"].map(|id| LibraryId::parse(id).unwrap());
         let libraries = if one { Vec::new() } else { shared.to_vec() };
         let backend = bucket.fs.session(&session("u1", "1", "k1").libraries(libraries));
         let (mut stored, mut published) = (Model::new(), BTreeMap::new());
         for (number, step) in steps.into_iter().enumerate() {
             match step {
-                // One library alone is asked in other ways.
+                // A session with a single library uses other requests.
                 Step::Put { key, .. } | Step::Delete { key } if one && !key.starts_with(LAYERS[0]) => {
                     assert!(!key.is_empty());
                 }
@@ -494,14 +495,14 @@ fn remembered_layers_agree_with_the_model() {
                         .filter(|(key, _)| key.starts_with(layer))
                         .map(|(key, content)| (key.clone(), content.clone()))
                         .collect();
-                    // One that is empty cannot be published for the first time.
+                    // An empty library cannot be published for the first time.
                     if !now.is_empty() || published.contains_key(layer) {
                         publish(&bucket.fs, &library).await;
                         published.insert(layer, now);
                     }
                 }
             }
-            // Asked for once, it is known in all its parts.
+            // After one fresh request, everything is cached.
             backend.fresh().skills(None).await.unwrap();
             check_union(&backend, &seen(&stored, &published)).await;
         }

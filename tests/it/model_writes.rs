@@ -1,8 +1,8 @@
-//! The reference model with all operations that change something.
+//! The reference model with all operations that modify something.
 //!
-//! A map of keys says what each step must answer and what the whole bucket must hold then, with all
-//! its tenants. Behind a wire that breaks, it says what may be there after a failure: never half of a
-//! file, never a change twice, nothing lost and nothing touched beside it.
+//! A map of keys predicts the result of each step and the content of the entire bucket afterwards, including
+//! other tenants. Behind a proxy that injects faults, it defines the allowed states after a failure: no
+//! partially written file, no change applied twice, nothing lost, and nothing else modified.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ use crate::model::{
 use crate::support::wire::{Hook, Reply, Request, Wire};
 use crate::support::{Bucket, session, settings};
 
-/// What steps name. Few, so that they meet: files above, below and beside each other.
+/// The names used in steps. There are few, so that they collide: files above, below and next to each other.
 const NAMES: [&str; 16] = [
     "a",
     "a/b",
@@ -49,11 +49,11 @@ const NAMES: [&str; 16] = [
     "é/ñ.md",
 ];
 
-/// More keys for the foreign writer: markers of folders, and what no request can name safely.
+/// More keys for the other program: folder markers, and keys that cannot be named safely in a request.
 const ODD: [&str; 9] =
     ["a/", "b/", "b/b/", "dir/", "dir/sub/", "notes/", "a//c\u{1}", "dir//x.md", "notes/./x"];
 
-/// What texts are made of, and what edits look for.
+/// The words that texts consist of and edits search for.
 const WORDS: [&str; 6] = ["uno ", "dos ", "aaa", "ñ", "\n", "x"];
 const BINARY: &[u8] = b"\x89PNG\r\n\x1a\n\0\0";
 
@@ -88,7 +88,7 @@ enum Step {
     Upload {
         files: Vec<(String, Vec<u8>)>,
     },
-    /// The foreign writer, straight in the bucket.
+    /// A write by another program, directly in the bucket.
     Put {
         key: String,
         content: Vec<u8>,
@@ -98,7 +98,7 @@ enum Step {
     },
 }
 
-/// What a write may replace; ETags are found when it is its turn.
+/// What a write may replace. ETags are resolved when the step runs.
 #[derive(Debug, Clone, Copy)]
 enum Mode {
     Overwrite,
@@ -114,7 +114,7 @@ enum Version {
     MadeUp,
 }
 
-/// A case: what is there at the start, and what is done.
+/// A case: the initial objects and the steps.
 #[derive(Debug, Clone)]
 struct Case {
     start: Vec<(String, Vec<u8>)>,
@@ -145,7 +145,7 @@ fn path() -> BoxedStrategy<String> {
     .boxed()
 }
 
-/// A key of the first tenant, or of the others, and what lies there: markers are empty as a rule.
+/// A key of the first tenant or of the others, and its content. Markers are usually empty.
 fn object() -> BoxedStrategy<(String, Vec<u8>)> {
     let prefix = prop_oneof![
         6 => prop::sample::select(MINE.map(|(_, prefix)| prefix).to_vec()),
@@ -176,7 +176,7 @@ fn step() -> BoxedStrategy<Step> {
     let source = prop_oneof![5 => path(), 1 => prop::sample::select(NAMES.to_vec())
         .prop_map(|name| format!("/skills/{name}"))];
     let transfer = (source, path(), any::<bool>(), any::<bool>());
-    // A batch names each file once: of two writes of one file either may be the last.
+    // A batch has each file once, because two writes of the same file may run in either order.
     let files = prop::collection::btree_map(path(), content(), 1..4);
     prop_oneof![
         4 => (path(), content(), mode, any::<bool>())
@@ -202,7 +202,7 @@ fn cases(steps: usize) -> impl Strategy<Value = Case> {
         .prop_map(|(start, steps)| Case { start, steps })
 }
 
-/// What an operation answers.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Done {
     Written { size: u64 },
@@ -212,19 +212,19 @@ enum Done {
     Raw,
 }
 
-/// The bucket as it is.
+/// The content of the bucket.
 #[derive(Debug, Clone, Default)]
 struct Bytewise {
     objects: Model,
     etags: BTreeMap<String, String>,
 }
 
-/// Looks at the bucket with a client of its own.
+/// Reads the bucket with a separate client.
 struct Observer<'b> {
     bucket: &'b Bucket,
-    /// ETags tell content: what was seen once is not fetched again.
+    /// Content by ETag, so that it is fetched only once.
     seen: Mutex<HashMap<String, Vec<u8>>>,
-    /// The ETags that each key had.
+    /// The ETags that each key has had.
     past: BTreeMap<String, Vec<String>>,
 }
 
@@ -263,7 +263,7 @@ impl<'b> Observer<'b> {
         now
     }
 
-    /// The mode of a write with the ETag that it means.
+    /// The mode of a write, with its ETag.
     fn mode(&self, path: &str, mode: Mode, now: &Bytewise) -> WriteMode {
         let version = match mode {
             Mode::Overwrite => return WriteMode::Overwrite,
@@ -284,15 +284,15 @@ impl<'b> Observer<'b> {
     }
 }
 
-/// What differs between two states, for people.
-fn difference(real: &Model, wanted: &Model) -> Vec<String> {
+/// Formats the difference between two states.
+fn difference(real: &Model, predicted: &Model) -> Vec<String> {
     let show = |content: Option<&Vec<u8>>| {
         content.map_or("nothing".to_owned(), |c| format!("{:?}", String::from_utf8_lossy(c)))
     };
-    let keys: std::collections::BTreeSet<_> = real.keys().chain(wanted.keys()).collect();
+    let keys: std::collections::BTreeSet<_> = real.keys().chain(predicted.keys()).collect();
     keys.into_iter()
-        .filter(|key| real.get(*key) != wanted.get(*key))
-        .map(|key| format!("{key:?} holds {}, not {}", show(real.get(key)), show(wanted.get(key))))
+        .filter(|key| real.get(*key) != predicted.get(*key))
+        .map(|key| format!("{key:?} holds {}, not {}", show(real.get(key)), show(predicted.get(key))))
         .collect()
 }
 
@@ -322,7 +322,7 @@ impl Place {
     }
 }
 
-/// Where a path leads; `None` for the root.
+/// Resolves a path; `None` for the root.
 fn resolve(path: &str) -> Result<Option<Place>, ErrorKind> {
     if path == "/" {
         return Ok(None);
@@ -342,54 +342,56 @@ fn target(path: &str) -> Result<Place, ErrorKind> {
     }
 }
 
-/// The key of a file that is changed, by its literal name.
+/// The key of a file to modify, by its literal name.
 fn file(path: &str) -> Result<String, ErrorKind> {
     target(path)?.key().ok_or(ErrorKind::IsDirectory)
 }
 
-/// What becomes of a step: its answers, the state behind it, and what is copied where.
-struct Wanted {
+/// The predicted outcome of a step: its results, the state afterwards, and the copies of a transfer.
+struct Prediction {
     results: Vec<Result<Done, ErrorKind>>,
     after: Model,
-    /// Source and target of each file and marker of a transfer.
+    /// The source and the target of each file and marker of a transfer.
     copies: Vec<(String, String)>,
-    /// Whether it changes more than one file, and so may stop on the way.
+    /// Whether it changes more than one file and may therefore stop halfway.
     many: bool,
 }
 
-/// The rules, word for word.
-fn predict(now: &Bytewise, step: &Step, mode: &WriteMode) -> Wanted {
-    let mut wanted =
-        Wanted { results: Vec::new(), after: now.objects.clone(), copies: Vec::new(), many: false };
+/// The rules of all operations.
+fn predict(now: &Bytewise, step: &Step, mode: &WriteMode) -> Prediction {
+    let mut predicted =
+        Prediction { results: Vec::new(), after: now.objects.clone(), copies: Vec::new(), many: false };
     let result = match step {
-        Step::Write { path, content, .. } => write(now, path, content, mode, &mut wanted.after),
-        Step::Append { path, content } => append(path, content, &mut wanted.after),
-        Step::Edit { path, old, new, all } => edit(path, old, new, *all, &mut wanted.after),
-        Step::Delete { path, recursive: false } => delete(path, &mut wanted.after),
+        Step::Write { path, content, .. } => write(now, path, content, mode, &mut predicted.after),
+        Step::Append { path, content } => append(path, content, &mut predicted.after),
+        Step::Edit { path, old, new, all } => edit(path, old, new, *all, &mut predicted.after),
+        Step::Delete { path, recursive: false } => delete(path, &mut predicted.after),
         Step::Delete { path, recursive: true } => {
-            wanted.many = true;
-            delete_recursive(path, &mut wanted.after)
+            predicted.many = true;
+            delete_recursive(path, &mut predicted.after)
         }
-        Step::Transfer { from, to, overwrite, moves } => transfer(from, to, *overwrite, *moves, &mut wanted),
+        Step::Transfer { from, to, overwrite, moves } => {
+            transfer(from, to, *overwrite, *moves, &mut predicted)
+        }
         Step::Upload { files } => {
-            wanted.many = true;
+            predicted.many = true;
             for (path, content) in files {
-                let result = write(now, path, content, &WriteMode::Overwrite, &mut wanted.after);
-                wanted.results.push(result);
+                let result = write(now, path, content, &WriteMode::Overwrite, &mut predicted.after);
+                predicted.results.push(result);
             }
-            return wanted;
+            return predicted;
         }
         Step::Put { key, content } => {
-            wanted.after.insert(key.clone(), content.clone());
+            predicted.after.insert(key.clone(), content.clone());
             Ok(Done::Raw)
         }
         Step::Remove { key } => {
-            wanted.after.remove(key);
+            predicted.after.remove(key);
             Ok(Done::Raw)
         }
     };
-    wanted.results.push(result);
-    wanted
+    predicted.results.push(result);
+    predicted
 }
 
 fn write(
@@ -429,7 +431,7 @@ fn edit(path: &str, old: &str, new: &str, all: bool, after: &mut Model) -> Resul
         return Err(if directory { ErrorKind::IsDirectory } else { ErrorKind::NotFound });
     };
     let Ok(text) = std::str::from_utf8(content) else { return Err(ErrorKind::BinaryFile) };
-    // `aa` is twice in `aaa`, and which one is meant cannot be told.
+    // `aa` occurs twice in `aaa`, and it is ambiguous which one is meant.
     let places = (0..text.len()).filter(|at| text.as_bytes()[*at..].starts_with(old.as_bytes())).count();
     if places == 0 || (places > 1 && !all) {
         return Err(ErrorKind::InvalidInput);
@@ -453,7 +455,8 @@ fn delete_recursive(path: &str, after: &mut Model) -> Result<Done, ErrorKind> {
     if !place.is_file(after) && !place.is_directory(after) {
         return Err(ErrorKind::NotFound);
     }
-    // In a batch XML has no control characters, and in a URL a proxy may fold empty names and dots.
+    // XML batches cannot contain control characters, and proxies may normalize empty segments and dots in a
+    // URL.
     let stays = |key: &str| {
         let folded = |name: &str| {
             let name = name.to_lowercase().replace("%2e", ".");
@@ -476,7 +479,7 @@ fn transfer(
     to: &str,
     overwrite: Overwrite,
     moves: bool,
-    wanted: &mut Wanted,
+    predicted: &mut Prediction,
 ) -> Result<Done, ErrorKind> {
     let source = if moves { Some(target(from)?) } else { None };
     let place = target(to)?;
@@ -488,14 +491,14 @@ fn transfer(
     if inside(to, from) {
         return Err(ErrorKind::InvalidInput);
     }
-    let model = &mut wanted.after;
+    let model = &mut predicted.after;
     let (mut hidden, mut markers) = (0, Vec::new());
     if source.is_file(model) {
-        // Where both have the name, the file is meant.
+        // If both have the name, the file is meant.
         if place.key().is_none() || (place.is_directory(model) && !place.is_file(model)) {
             return Err(ErrorKind::IsDirectory);
         }
-        wanted.copies.extend(source.key().zip(place.key()));
+        predicted.copies.extend(source.key().zip(place.key()));
     } else if source.is_directory(model) {
         if place.is_file(model) && !place.is_directory(model) {
             return Err(ErrorKind::NotDirectory);
@@ -503,13 +506,13 @@ fn transfer(
         if inside(from, to) {
             return Err(ErrorKind::InvalidInput);
         }
-        wanted.many = true;
+        predicted.many = true;
         for (key, content) in model.iter() {
             let Some(relative) = key.strip_prefix(&source.directory()) else { continue };
             let goal = (key.clone(), format!("{}{relative}", place.directory()));
             let folder = relative.strip_suffix('/').unwrap_or(relative);
             if relative.split('/').all(nameable) {
-                wanted.copies.push(goal);
+                predicted.copies.push(goal);
             } else if content.is_empty() && (relative.is_empty() || folder.split('/').all(nameable)) {
                 markers.push(goal);
             } else {
@@ -519,36 +522,36 @@ fn transfer(
     } else {
         return Err(ErrorKind::NotFound);
     }
-    if overwrite == Overwrite::No && wanted.copies.iter().any(|(_, goal)| model.contains_key(goal)) {
+    if overwrite == Overwrite::No && predicted.copies.iter().any(|(_, goal)| model.contains_key(goal)) {
         return Err(ErrorKind::AlreadyExists);
     }
-    let files = wanted.copies.len() as u64;
-    let bytes = wanted.copies.iter().map(|(key, _)| model[key].len() as u64).sum();
-    for (key, goal) in &wanted.copies {
+    let files = predicted.copies.len() as u64;
+    let bytes = predicted.copies.iter().map(|(key, _)| model[key].len() as u64).sum();
+    for (key, goal) in &predicted.copies {
         let content = model[key].clone();
         model.insert(goal.clone(), content);
     }
     for (_, goal) in &markers {
-        // The folder is there already; and what has content is no marker.
+        // The folder already exists; and a key with content is not a marker.
         model.entry(goal.clone()).or_default();
     }
-    wanted.copies.extend(markers);
+    predicted.copies.extend(markers);
     if moves {
-        for (key, _) in &wanted.copies {
+        for (key, _) in &predicted.copies {
             model.remove(key);
         }
     }
     Ok(Done::Transferred { files, bytes, hidden })
 }
 
-/// An answer, and the ETag that it told with it.
+/// The result of an operation, and the ETag that it returned.
 type Answer = Result<(Done, Option<String>), Error>;
 
 fn written(result: Result<Written, Error>) -> Answer {
     result.map(|written| (Done::Written { size: written.size }, written.etag))
 }
 
-/// Does it for real.
+/// Performs the step.
 async fn perform(backend: &S3Backend, bucket: &Bucket, step: &Step, mode: &WriteMode) -> Vec<Answer> {
     let answer = match step.clone() {
         Step::Write { path, content, streamed: false, .. } => match mode {
@@ -599,7 +602,7 @@ async fn perform(backend: &S3Backend, bucket: &Bucket, step: &Step, mode: &Write
     vec![answer]
 }
 
-/// The paths of the answers that tell an ETag.
+/// The paths of the results that have an ETag.
 fn paths(step: &Step) -> Vec<&str> {
     match step {
         Step::Write { path, .. }
@@ -612,7 +615,7 @@ fn paths(step: &Step) -> Vec<&str> {
     }
 }
 
-/// What a write told of itself is true.
+/// Checks that a write returned the correct ETag.
 fn check_etags(step: &Step, answers: &[Answer], now: &Bytewise) {
     for (path, answer) in paths(step).into_iter().zip(answers) {
         if let Ok((_, Some(etag))) = answer {
@@ -622,19 +625,19 @@ fn check_etags(step: &Step, answers: &[Answer], now: &Bytewise) {
     }
 }
 
-/// Thread 1 and ticket k1, both to be written.
+/// A session with write access to thread 1 and ticket k1.
 fn granted() -> Session {
     let grants = Grants::default().ticket(Access::ReadWrite);
     session("u1", "1", "k1").grants(grants)
 }
 
-/// Runs a case, and tells what it leaves behind.
+/// Runs a case and returns the final state.
 async fn run(bucket: &Bucket, case: &Case) -> Model {
     let backend = bucket.fs.session(&granted());
     run_read_by(bucket, case, &backend, 4).await
 }
 
-/// The same, read by another session behind every so-many-th step.
+/// Like [`run`], but another session reads after every `every`-th step.
 async fn run_read_by(bucket: &Bucket, case: &Case, reader: &S3Backend, every: usize) -> Model {
     let backend = bucket.fs.session(&granted());
     for (key, content) in &case.start {
@@ -647,13 +650,13 @@ async fn run_read_by(bucket: &Bucket, case: &Case, reader: &S3Backend, every: us
             Step::Write { path, mode, .. } => observer.mode(path, *mode, &now),
             _ => WriteMode::Overwrite,
         };
-        let wanted = predict(&now, step, &mode);
+        let predicted = predict(&now, step, &mode);
         let answers = perform(&backend, bucket, step, &mode).await;
         now = observer.look().await;
         let kinds = |answer: &Answer| answer.as_ref().map(|(done, _)| done.clone()).map_err(Error::kind);
         let got: Vec<_> = answers.iter().map(kinds).collect();
-        assert_eq!(got, wanted.results, "{step:?}: {answers:?}");
-        let wrong = difference(&now.objects, &wanted.after);
+        assert_eq!(got, predicted.results, "{step:?}: {answers:?}");
+        let wrong = difference(&now.objects, &predicted.after);
         assert!(wrong.is_empty(), "{step:?}: {wrong:#?}");
         check_etags(step, &answers, &now);
         let uncertain = |answer: &Answer| answer.as_ref().is_err_and(Error::may_have_taken_effect);
@@ -666,7 +669,8 @@ async fn run_read_by(bucket: &Bucket, case: &Case, reader: &S3Backend, every: us
     now.objects
 }
 
-/// Reading agrees where the step was, and a search finds every file that has no dot before its name.
+/// Checks that reading agrees with the step, and that a search finds every file whose name has no leading
+/// dot.
 async fn check_reads(backend: &S3Backend, model: &Model, step: &Step) {
     for path in paths(step) {
         if let Ok(Some(Place { prefix, relative })) = resolve(path)
@@ -694,15 +698,15 @@ fn embedded_writes_agree_with_the_model() {
             runtime.block_on(async { run(&Bucket::embedded().await, &case).await });
         });
     };
-    // Two halves at once: a case waits for itself most of the time.
+    // Run two halves concurrently: a case spends most of its time waiting.
     std::thread::scope(|scope| {
         scope.spawn(|| half(RngAlgorithm::XorShift));
         half(RngAlgorithm::ChaCha);
     });
 }
 
-/// A handle that remembers for an hour, and no writer besides its own sessions: each sees at once what another
-/// does.
+/// A handle with a freshness bound of one hour, and no other writers: each session immediately sees what
+/// another does.
 #[test]
 fn remembered_writes_agree_with_the_model() {
     let half = |numbers| {
@@ -710,7 +714,7 @@ fn remembered_writes_agree_with_the_model() {
         explore_with(numbers, 30, &cases(40), |mut case| {
             case.steps.retain(|step| !matches!(step, Step::Put { .. } | Step::Remove { .. }));
             runtime.block_on(async {
-                let bucket = Bucket::remembering().await;
+                let bucket = Bucket::caching().await;
                 let reader = bucket.fs.session(&session("u1", "1", "k1"));
                 run_read_by(&bucket, &case, &reader, 1).await;
             });
@@ -736,18 +740,18 @@ fn localstack_writes_agree_with_the_model() {
     });
 }
 
-/// What happens to a request on a bad wire. The same request of the same step fares alike in every
-/// run, whatever comes before it.
+/// Decides which requests fail. The same request of the same step always has the same fate, whatever happened
+/// before.
 #[derive(Debug)]
-struct Weather {
+struct Faults {
     seed: u64,
-    /// How many of a hundred requests fare badly.
+    /// The percentage of requests that fail.
     rate: u64,
     step: AtomicUsize,
     counts: Mutex<HashMap<(String, String), u64>>,
 }
 
-impl Weather {
+impl Faults {
     fn new(seed: u64, rate: u64) -> Self {
         Self { seed, rate, step: AtomicUsize::new(0), counts: Mutex::default() }
     }
@@ -757,9 +761,9 @@ impl Weather {
         self.counts.lock().unwrap().clear();
     }
 
-    /// A number that is always the same for this request, and as good as random.
+    /// A deterministic pseudorandom number for this request.
     fn number(&self, request: &Request) -> u64 {
-        // Its name is random.
+        // The name of the probe is random.
         let probe = request.target.find(".skillfs-probe");
         let target = probe.map_or(request.target.as_str(), |at| &request.target[..at]);
         let key = (request.method.clone(), target.to_owned());
@@ -788,7 +792,7 @@ impl Weather {
     }
 }
 
-/// Few attempts and little patience: failures shall come through.
+/// Few attempts and short timeouts, so that failures reach the caller.
 async fn connect(bucket: &Bucket, endpoint: &str, max_attempts: u32) -> SkillFs {
     let settings = settings(&bucket.name)
         .endpoint_url(endpoint.to_owned())
@@ -801,41 +805,41 @@ async fn connect(bucket: &Bucket, endpoint: &str, max_attempts: u32) -> SkillFs 
     SkillFs::connect(&settings).await.unwrap()
 }
 
-/// Whether a failure may come from the wire, and not from what is in the bucket.
-fn is_weather(error: &Error) -> bool {
+/// Whether an error may be caused by the proxy rather than by the content of the bucket.
+fn is_injected_fault(error: &Error) -> bool {
     use ErrorKind::{Conflict, Throttled, Unavailable};
     matches!(error.kind(), Conflict | Throttled | Unavailable)
 }
 
-/// What may be there after a step on a bad wire.
-fn check_outcome(step: &Step, before: &Model, wanted: &Wanted, answers: &[Answer], real: &Model) {
+/// Checks the state after a step with faults.
+fn check_outcome(step: &Step, before: &Model, predicted: &Prediction, answers: &[Answer], real: &Model) {
     let context = || format!("{step:?}\n{answers:?}");
-    assert_eq!(answers.len(), wanted.results.len());
-    for (answer, wanted) in answers.iter().zip(&wanted.results) {
-        match (answer, wanted) {
-            (Ok((done, _)), wanted) => assert_eq!(Ok(done), wanted.as_ref(), "{}", context()),
-            (Err(error), Ok(_)) => assert!(is_weather(error), "{}", context()),
+    assert_eq!(answers.len(), predicted.results.len());
+    for (answer, predicted) in answers.iter().zip(&predicted.results) {
+        match (answer, predicted) {
+            (Ok((done, _)), predicted) => assert_eq!(Ok(done), predicted.as_ref(), "{}", context()),
+            (Err(error), Ok(_)) => assert!(is_injected_fault(error), "{}", context()),
             (Err(error), Err(kind)) => {
-                assert!(is_weather(error) || error.kind() == *kind, "{}", context());
+                assert!(is_injected_fault(error) || error.kind() == *kind, "{}", context());
             }
         }
     }
-    let same = |wanted: &Model| {
-        let wrong = difference(real, wanted);
+    let same = |predicted: &Model| {
+        let wrong = difference(real, predicted);
         assert!(wrong.is_empty(), "{}\n{wrong:#?}", context());
     };
     if answers.iter().all(Result::is_ok) {
-        return same(&wanted.after);
+        return same(&predicted.after);
     }
     if let Step::Upload { files } = step {
-        // Each file for itself.
+        // Each file is independent.
         let mut allowed = before.clone();
         for ((path, _), answer) in files.iter().zip(answers) {
             let Ok(key) = file(path) else { continue };
-            let (old, new) = (before.get(&key), wanted.after.get(&key));
+            let (old, new) = (before.get(&key), predicted.after.get(&key));
             let uncertain = answer.as_ref().is_err_and(Error::may_have_taken_effect);
             let new = answer.is_ok() || (uncertain && real.get(&key) == new && old != new);
-            if let Some(content) = wanted.after.get(&key).filter(|_| new) {
+            if let Some(content) = predicted.after.get(&key).filter(|_| new) {
                 allowed.insert(key, content.clone());
             }
         }
@@ -843,51 +847,51 @@ fn check_outcome(step: &Step, before: &Model, wanted: &Wanted, answers: &[Answer
     }
     let uncertain = answers[0].as_ref().is_err_and(Error::may_have_taken_effect);
     let moves = matches!(step, Step::Transfer { moves: true, .. });
-    if !wanted.many && !moves {
-        let took_effect = uncertain && real == &wanted.after;
-        return same(if took_effect { &wanted.after } else { before });
+    if !predicted.many && !moves {
+        let took_effect = uncertain && real == &predicted.after;
+        return same(if took_effect { &predicted.after } else { before });
     }
-    // Each key is as it was or as it was to be, and nothing else was touched.
+    // Each key has its old or its new state, and nothing else was modified.
     let between: Model = real
         .iter()
         .map(|(key, content)| {
-            let fine = [before.get(key), wanted.after.get(key)].contains(&Some(content));
+            let fine = [before.get(key), predicted.after.get(key)].contains(&Some(content));
             assert!(fine, "{}\n{:#?}", context(), difference(real, before));
             (key.clone(), content.clone())
         })
         .collect();
     for (key, content) in before {
-        let fine = between.get(key) == Some(content) || between.get(key) == wanted.after.get(key);
+        let fine = between.get(key) == Some(content) || between.get(key) == predicted.after.get(key);
         assert!(fine, "{}\n{:#?}", context(), difference(real, before));
     }
     let Step::Transfer { .. } = step else { return };
-    let copied = |goal: &String| real.get(goal) == wanted.after.get(goal);
-    let all_copied = wanted.copies.iter().all(|(_, goal)| copied(goal));
-    for (key, goal) in &wanted.copies {
+    let copied = |goal: &String| real.get(goal) == predicted.after.get(goal);
+    let all_copied = predicted.copies.iter().all(|(_, goal)| copied(goal));
+    for (key, goal) in &predicted.copies {
         let lost = real.get(key) != before.get(key) && !copied(goal);
         assert!(!lost, "{key:?} is lost: {}", context());
         assert!(moves || real.get(key) == before.get(key), "a copy changed {key:?}: {}", context());
-        // All is copied before anything is deleted.
+        // Everything is copied before anything is deleted.
         assert!(real.contains_key(key) || all_copied, "{key:?} went too early: {}", context());
     }
-    if !uncertain && !wanted.many && wanted.results[0].is_ok() {
-        let (source, _) = &wanted.copies[0];
+    if !uncertain && !predicted.many && predicted.results[0].is_ok() {
+        let (source, _) = &predicted.copies[0];
         assert!(real.contains_key(source), "it was moved, and the error does not say so: {}", context());
     }
 }
 
-async fn run_in_weather(number: usize, case: &Case) {
+async fn run_with_faults(number: usize, case: &Case) {
     let bucket = Bucket::embedded().await;
     for (key, content) in &case.start {
         bucket.put(key, content).await;
     }
-    let weather = Arc::new(Weather::new(number as u64, [8, 20, 40, 70][number % 4]));
-    let decide = weather.clone();
+    let faults = Arc::new(Faults::new(number as u64, [8, 20, 40, 70][number % 4]));
+    let decide = faults.clone();
     let wire = Wire::start(Some(&bucket.endpoint), move |request, _| decide.decide(request)).await;
     let fs = connect(&bucket, &wire.endpoint, 3 + u32::try_from(number % 3).unwrap()).await;
     let backend = fs.session(&granted());
     if number % 8 == 5 {
-        // What is older than a change tells something of it.
+        // Wait, because objects older than a change are treated differently.
         tokio::time::sleep(Duration::from_secs(4)).await;
     }
     let mut observer = Observer::new(&bucket);
@@ -897,26 +901,26 @@ async fn run_in_weather(number: usize, case: &Case) {
             Step::Write { path, mode, .. } => observer.mode(path, *mode, &now),
             _ => WriteMode::Overwrite,
         };
-        weather.next_step();
+        faults.next_step();
         wire.take();
-        let wanted = predict(&now, step, &mode);
+        let predicted = predict(&now, step, &mode);
         let answers = bounded(perform(&backend, &bucket, step, &mode)).await;
-        // What was given up on may still be on its way.
+        // Requests that were given up on may still be in flight.
         wire.quiet().await;
         let real = observer.look().await;
-        check_outcome(step, &now.objects, &wanted, &answers, &real.objects);
+        check_outcome(step, &now.objects, &predicted, &answers, &real.objects);
         check_etags(step, &answers, &real);
         now = real;
     }
 }
 
-/// No fault may hang a caller.
+/// Fails if a fault hangs a caller.
 fn bounded<'w, T>(work: impl Future<Output = T> + 'w) -> LocalBoxFuture<'w, T> {
     let bounded = tokio::time::timeout(Duration::from_secs(120), work);
     Box::pin(bounded.map(|ended| ended.expect("it took too long")))
 }
 
-/// Many at once, since they mostly wait; the number of a case that fails is told.
+/// Runs cases concurrently, because they mostly wait, and reports the number of a case that fails.
 async fn at_once<F: Future<Output = ()>>(cases: impl IntoIterator<Item = F>) {
     let watched = cases.into_iter().enumerate().map(|(number, case)| async move {
         let ended = std::panic::AssertUnwindSafe(case).catch_unwind().await;
@@ -930,7 +934,7 @@ async fn at_once<F: Future<Output = ()>>(cases: impl IntoIterator<Item = F>) {
     }
 }
 
-/// Cases without shrinking, which runs one at a time.
+/// Generates cases without shrinking, because shrinking runs one case after another.
 fn sample(count: usize, steps: usize) -> Vec<Case> {
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
@@ -941,12 +945,12 @@ fn sample(count: usize, steps: usize) -> Vec<Case> {
 #[test]
 fn a_bad_wire_leaves_what_the_model_allows() {
     let cases = sample(96, 20);
-    runtime().block_on(at_once(cases.iter().enumerate().map(|(number, case)| run_in_weather(number, case))));
+    runtime().block_on(at_once(cases.iter().enumerate().map(|(number, case)| run_with_faults(number, case))));
 }
 
-/// What is done while another meddles.
+/// An operation that another writer interferes with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+enum Operation {
     Append,
     AppendNew,
     Edit,
@@ -956,56 +960,56 @@ enum Deed {
     Delete,
     Copy,
     CopyNew,
-    /// Meddled with when the target is written, and when the source is deleted.
+    /// The interference happens when the target is written, or when the source is deleted.
     MoveOntoTarget,
     MoveFromSource,
 }
 
-/// What another does between our change and our next request.
+/// What another writer does between our change and our next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Meddling {
+enum Interference {
     Put,
-    /// What was there before.
+    /// Restores the previous content.
     PutBack,
     Delete,
-    /// With this library, which keeps the ids of other writes.
+    /// With skillfs, which keeps the IDs of other writes.
     Append,
-    /// With this library, which starts anew.
+    /// With skillfs, which starts a new list of IDs.
     Write,
 }
 
-struct Meddled {
+struct InterferenceCase {
     number: usize,
-    deed: Deed,
-    meddling: Meddling,
-    /// Whether this library wrote what was there before, or something else did.
+    operation: Operation,
+    interference: Interference,
+    /// Whether skillfs or another program wrote the previous content.
     ours: bool,
-    /// Whether it was there long before: what is older than a change tells something of it.
+    /// Whether the previous content is old: objects older than a change are treated differently.
     aged: bool,
-    /// Whether the wire is bad besides.
+    /// Whether the proxy also injects faults.
     rough: bool,
     happened: AtomicBool,
 }
 
-impl Meddled {
+impl InterferenceCase {
     fn place(&self, name: &str) -> (String, String) {
         let relative = format!("case-{}/{name}", self.number);
         (format!("/workspace/{relative}"), format!("threads/1/{relative}"))
     }
 
-    /// The file whose change is acknowledged to nobody.
+    /// The file whose change is not acknowledged.
     fn victim(&self) -> (String, String) {
-        self.place(if self.deed == Deed::MoveFromSource { "source" } else { "file" })
+        self.place(if self.operation == Operation::MoveFromSource { "source" } else { "file" })
     }
 
-    /// Whether the victim is there before.
+    /// Whether the file exists before.
     fn stands(&self) -> bool {
-        !matches!(self.deed, Deed::AppendNew | Deed::WriteNew | Deed::CopyNew)
+        !matches!(self.operation, Operation::AppendNew | Operation::WriteNew | Operation::CopyNew)
     }
 
     fn is_the_request(&self, request: &Request) -> bool {
-        let method = match self.deed {
-            Deed::Delete | Deed::MoveFromSource => "DELETE",
+        let method = match self.operation {
+            Operation::Delete | Operation::MoveFromSource => "DELETE",
             _ => "PUT",
         };
         let (_, key) = self.victim();
@@ -1013,21 +1017,24 @@ impl Meddled {
         request.method == method && path.ends_with(&key)
     }
 
-    async fn meddle(self: Arc<Self>, bucket: Arc<Bucket>) {
+    async fn interfere(self: Arc<Self>, bucket: Arc<Bucket>) {
         self.happened.store(true, Ordering::SeqCst);
         let (path, key) = self.victim();
         let other = bucket.session();
-        match self.meddling {
-            Meddling::Put => bucket.put(&key, "theirs;").await,
-            Meddling::PutBack if self.stands() => bucket.put(&key, BEFORE).await,
-            Meddling::PutBack | Meddling::Delete => bucket.delete(&key).await,
-            Meddling::Append => drop(other.append(path, "theirs;").await.unwrap()),
-            Meddling::Write => drop(other.write(path, "theirs;").await.unwrap()),
+        match self.interference {
+            Interference::Put => bucket.put(&key, "theirs;").await,
+            Interference::PutBack if self.stands() => bucket.put(&key, BEFORE).await,
+            Interference::PutBack | Interference::Delete => bucket.delete(&key).await,
+            Interference::Append => drop(other.append(path, "theirs;").await.unwrap()),
+            Interference::Write => drop(other.write(path, "theirs;").await.unwrap()),
         }
     }
 
     fn transfers(&self) -> bool {
-        matches!(self.deed, Deed::Copy | Deed::CopyNew | Deed::MoveOntoTarget | Deed::MoveFromSource)
+        matches!(
+            self.operation,
+            Operation::Copy | Operation::CopyNew | Operation::MoveOntoTarget | Operation::MoveFromSource
+        )
     }
 
     async fn prepare(&self, bucket: &Bucket) {
@@ -1049,25 +1056,27 @@ impl Meddled {
             self.prepare(&bucket).await;
         }
         let context =
-            format!("{:?} {:?}, ours: {}, aged: {}", self.deed, self.meddling, self.ours, self.aged);
+            format!("{:?} {:?}, ours: {}, aged: {}", self.operation, self.interference, self.ours, self.aged);
         let ((file, _), (source, _)) = (self.place("file"), self.place("source"));
-        let etag = match self.deed {
-            Deed::WriteMatching => bucket.session().stat(&file).await.unwrap().etag.unwrap(),
+        let etag = match self.operation {
+            Operation::WriteMatching => bucket.session().stat(&file).await.unwrap().etag.unwrap(),
             _ => String::new(),
         };
         let result = bounded(async {
-            match self.deed {
-                Deed::Append | Deed::AppendNew => backend.append(&file, "ours;").await.map(drop),
-                Deed::Edit => backend.edit(&file, "middle;", "ours;").await.map(drop),
-                Deed::Write => backend.write(&file, "ours;").await.map(drop),
-                Deed::WriteNew => backend.write_with(&file, "ours;", WriteMode::CreateNew).await.map(drop),
-                Deed::WriteMatching => {
+            match self.operation {
+                Operation::Append | Operation::AppendNew => backend.append(&file, "ours;").await.map(drop),
+                Operation::Edit => backend.edit(&file, "middle;", "ours;").await.map(drop),
+                Operation::Write => backend.write(&file, "ours;").await.map(drop),
+                Operation::WriteNew => {
+                    backend.write_with(&file, "ours;", WriteMode::CreateNew).await.map(drop)
+                }
+                Operation::WriteMatching => {
                     backend.write_with(&file, "ours;", WriteMode::IfMatch(etag)).await.map(drop)
                 }
-                Deed::Delete => backend.delete(&file).await.map(drop),
-                Deed::Copy => backend.copy(&source, &file).await.map(drop),
-                Deed::CopyNew => backend.copy_with(&source, &file, Overwrite::No).await.map(drop),
-                Deed::MoveOntoTarget | Deed::MoveFromSource => {
+                Operation::Delete => backend.delete(&file).await.map(drop),
+                Operation::Copy => backend.copy(&source, &file).await.map(drop),
+                Operation::CopyNew => backend.copy_with(&source, &file, Overwrite::No).await.map(drop),
+                Operation::MoveOntoTarget | Operation::MoveFromSource => {
                     backend.move_to(&source, &file).await.map(drop)
                 }
             }
@@ -1086,27 +1095,27 @@ impl Meddled {
         if !self.happened.load(Ordering::SeqCst) {
             // It failed before it could change anything.
             let error = result.unwrap_err();
-            assert!(is_weather(&error), "{context}");
+            assert!(is_injected_fault(&error), "{context}");
             return;
         }
         match &result {
-            Ok(()) if self.deed == Deed::Delete => assert_eq!(now, None, "{context}"),
+            Ok(()) if self.operation == Operation::Delete => assert_eq!(now, None, "{context}"),
             Ok(()) => assert_eq!(count(&now, "ours;"), 1, "{context}"),
             Err(error) => {
-                let told = error.kind() == ErrorKind::Conflict && error.may_have_taken_effect();
-                // Where the other undid it, it is as good as not done.
-                let undone = matches!(self.meddling, Meddling::PutBack | Meddling::Delete);
-                assert!(told || (undone && is_weather(error)), "{context}");
+                let uncertain = error.kind() == ErrorKind::Conflict && error.may_have_taken_effect();
+                // If the other writer undid the change, it may be reported as not applied.
+                let undone = matches!(self.interference, Interference::PutBack | Interference::Delete);
+                assert!(uncertain || (undone && is_injected_fault(error)), "{context}");
                 assert!(count(&now, "ours;") <= 1, "{context}");
             }
         }
-        // What the other wrote came later, and stays.
-        let theirs = if self.deed == Deed::MoveFromSource { &at_source } else { &now };
-        if matches!(self.meddling, Meddling::Put | Meddling::Append | Meddling::Write) {
+        // The other writer's change came later and stays.
+        let theirs = if self.operation == Operation::MoveFromSource { &at_source } else { &now };
+        if matches!(self.interference, Interference::Put | Interference::Append | Interference::Write) {
             assert_eq!(count(theirs, "theirs;"), 1, "{context}");
         }
         if self.transfers() {
-            // Only one of the two places was meddled with.
+            // The other writer changed only one of the two places.
             assert!(count(&at_source, "ours;") + count(&now, "ours;") > 0, "{context}");
         }
     }
@@ -1116,8 +1125,8 @@ const BEFORE: &str = "before;middle;after;";
 
 #[test]
 fn a_change_is_made_once_whatever_others_do_behind_a_lost_answer() {
-    use Deed::*;
-    let deeds = [
+    use Operation::*;
+    let operations = [
         Append,
         AppendNew,
         Edit,
@@ -1130,20 +1139,34 @@ fn a_change_is_made_once_whatever_others_do_behind_a_lost_answer() {
         MoveOntoTarget,
         MoveFromSource,
     ];
-    let meddlings = [Meddling::Put, Meddling::PutBack, Meddling::Delete, Meddling::Append, Meddling::Write];
+    let interferences = [
+        Interference::Put,
+        Interference::PutBack,
+        Interference::Delete,
+        Interference::Append,
+        Interference::Write,
+    ];
     let mut all = Vec::new();
-    for deed in deeds {
-        for meddling in meddlings {
+    for operation in operations {
+        for interference in interferences {
             for bits in 0..8 {
                 let [ours, aged, rough] = [bits & 1, bits & 2, bits & 4].map(|bit| bit > 0);
                 let (number, happened) = (all.len(), AtomicBool::new(false));
-                all.push(Arc::new(Meddled { number, deed, meddling, ours, aged, rough, happened }));
+                all.push(Arc::new(InterferenceCase {
+                    number,
+                    operation,
+                    interference,
+                    ours,
+                    aged,
+                    rough,
+                    happened,
+                }));
             }
         }
     }
     runtime().block_on(async {
         let bucket = Arc::new(Bucket::embedded().await);
-        let weather = Weather::new(7, 15);
+        let faults = Faults::new(7, 15);
         let (cases, hands) = (all.clone(), bucket.clone());
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
             let number = request
@@ -1156,25 +1179,25 @@ fn a_change_is_made_once_whatever_others_do_behind_a_lost_answer() {
             if case.is_the_request(request) && !case.happened.load(Ordering::SeqCst) {
                 let (case, hands) = (case.clone(), hands.clone());
                 return Reply::ForwardLost(Some(Hook(Arc::new(move || {
-                    case.clone().meddle(hands.clone()).boxed()
+                    case.clone().interfere(hands.clone()).boxed()
                 }))));
             }
             match case.rough {
-                true => weather.decide(request),
+                true => faults.decide(request),
                 false => Reply::Forward,
             }
         })
         .await;
         let backend = connect(&bucket, &wire.endpoint, 4).await.session(&granted());
         at_once(all.iter().filter(|case| case.aged).map(|case| case.prepare(&bucket))).await;
-        // Times are told in whole seconds, and two of them are allowed for clocks.
+        // Times have whole seconds, and two seconds of clock skew are allowed.
         tokio::time::sleep(Duration::from_secs(4)).await;
         at_once(all.into_iter().map(|case| case.run(bucket.clone(), backend.clone()))).await;
     });
 }
 
-/// A store behind a wire, and what it holds.
-async fn behind(
+/// A store with these objects, behind_a_proxy a proxy.
+async fn behind_a_proxy(
     objects: &[(&str, &str)],
     decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
 ) -> (Bucket, Wire, S3Backend) {
@@ -1188,8 +1211,9 @@ async fn behind(
 }
 
 #[tokio::test]
-async fn a_directory_is_told_though_a_file_of_its_name_ends_in_md() {
-    let (_, _wire, backend) = behind(&[("notes.md", "x"), ("notes/x", "x")], |_, _| Reply::Forward).await;
+async fn a_directory_is_found_next_to_a_file_with_its_name_and_md() {
+    let (_, _wire, backend) =
+        behind_a_proxy(&[("notes.md", "x"), ("notes/x", "x")], |_, _| Reply::Forward).await;
     let kind = |result: Result<(), Error>| result.unwrap_err().kind();
     assert_eq!(kind(backend.edit("notes", "x", "y").await.map(drop)), ErrorKind::IsDirectory);
     assert_eq!(kind(backend.delete("notes").await.map(drop)), ErrorKind::IsDirectory);
@@ -1198,26 +1222,27 @@ async fn a_directory_is_told_though_a_file_of_its_name_ends_in_md() {
 #[tokio::test]
 async fn a_folder_that_is_there_is_no_reason_to_refuse_a_tree() {
     let start = [("a/", ""), ("a/x", "x"), ("b/", ""), ("b/sub/", "content"), ("a/sub/", "")];
-    let (bucket, _wire, backend) = behind(&start, |_, _| Reply::Forward).await;
+    let (bucket, _wire, backend) = behind_a_proxy(&start, |_, _| Reply::Forward).await;
     assert_eq!(backend.copy_with("a", "b", Overwrite::No).await.unwrap().files, 1);
     assert_eq!(backend.move_to("a", "b").await.unwrap().files, 1);
     let now = Observer::new(&bucket).look().await.objects;
-    // A key with content is no marker, and is not overwritten by one.
+    // A key with content is not a marker, and no marker overwrites it.
     let left = [("threads/1/b/", ""), ("threads/1/b/sub/", "content"), ("threads/1/b/x", "x")];
     assert_eq!(now, left.map(|(key, content)| (key.to_owned(), content.into())).into());
 }
 
-/// A request that is given up on must not change what was written since.
+/// A request that was given up on must not overwrite later changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_lands_behind_a_copy_that_failed() {
-    let (bucket, wire, backend) = behind(&[("a/slow", "old"), ("a/wrong", "x")], |request, _| {
-        match (request.method.as_str(), request.target.contains("/b/slow")) {
-            ("PUT", true) => Reply::ForwardAfter(Duration::from_millis(400)),
-            ("PUT", false) if request.target.contains("/b/wrong") => Reply::error(403, "AccessDenied"),
-            _ => Reply::Forward,
-        }
-    })
-    .await;
+    let (bucket, wire, backend) =
+        behind_a_proxy(&[("a/slow", "old"), ("a/wrong", "x")], |request, _| {
+            match (request.method.as_str(), request.target.contains("/b/slow")) {
+                ("PUT", true) => Reply::ForwardAfter(Duration::from_millis(400)),
+                ("PUT", false) if request.target.contains("/b/wrong") => Reply::error(403, "AccessDenied"),
+                _ => Reply::Forward,
+            }
+        })
+        .await;
     assert_eq!(backend.copy("a", "b").await.unwrap_err().kind(), ErrorKind::Denied);
     bucket.session().write("b/slow", "newer").await.unwrap();
     wire.quiet().await;
@@ -1225,16 +1250,17 @@ async fn nothing_lands_behind_a_copy_that_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_lands_behind_a_deletion_that_failed() {
-    // Keys with control characters go one by one.
+async fn a_failed_deletion_has_no_late_effect() {
+    // Keys with control characters are deleted one by one.
     let start = [("a/slow\u{1}", "old"), ("a/wrong\u{1}", "x")];
-    let (bucket, wire, backend) =
-        behind(&start, |request, _| match (request.method.as_str(), request.target.contains("slow")) {
+    let (bucket, wire, backend) = behind_a_proxy(&start, |request, _| {
+        match (request.method.as_str(), request.target.contains("slow")) {
             ("DELETE", true) => Reply::ForwardAfter(Duration::from_millis(400)),
             ("DELETE", false) => Reply::error(403, "AccessDenied"),
             _ => Reply::Forward,
-        })
-        .await;
+        }
+    })
+    .await;
     assert_eq!(backend.delete_recursive("a").await.unwrap_err().kind(), ErrorKind::Denied);
     bucket.put("threads/1/a/slow\u{1}", "newer").await;
     wire.quiet().await;
@@ -1242,36 +1268,38 @@ async fn nothing_lands_behind_a_deletion_that_failed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deletion_ends_when_conflicts_follow_a_lost_answer() {
+async fn a_deletion_ends_if_conflicts_follow_a_lost_response() {
     let deletions = AtomicUsize::new(0);
-    let (_, _wire, backend) = behind(&[("a", "x")], move |request, _| match request.method.as_str() {
-        "DELETE" if deletions.fetch_add(1, Ordering::SeqCst) == 0 => Reply::Reset,
-        "DELETE" => Reply::error(409, "ConditionalRequestConflict"),
-        _ => Reply::Forward,
-    })
-    .await;
+    let (_, _wire, backend) =
+        behind_a_proxy(&[("a", "x")], move |request, _| match request.method.as_str() {
+            "DELETE" if deletions.fetch_add(1, Ordering::SeqCst) == 0 => Reply::Reset,
+            "DELETE" => Reply::error(409, "ConditionalRequestConflict"),
+            _ => Reply::Forward,
+        })
+        .await;
     let error = bounded(backend.delete("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict);
 }
 
-/// 409 says that another request is under way, and nothing of the version.
+/// A 409 means that another request is in progress, and says nothing about the version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_move_waits_for_a_source_that_is_busy() {
     let deletions = AtomicUsize::new(0);
-    let (bucket, _wire, backend) = behind(&[("a", "x")], move |request, _| match request.method.as_str() {
-        "DELETE" if deletions.fetch_add(1, Ordering::SeqCst) == 0 => {
-            Reply::error(409, "ConditionalRequestConflict")
-        }
-        _ => Reply::Forward,
-    })
-    .await;
+    let (bucket, _wire, backend) =
+        behind_a_proxy(&[("a", "x")], move |request, _| match request.method.as_str() {
+            "DELETE" if deletions.fetch_add(1, Ordering::SeqCst) == 0 => {
+                Reply::error(409, "ConditionalRequestConflict")
+            }
+            _ => Reply::Forward,
+        })
+        .await;
     backend.move_to("a", "b").await.unwrap();
     assert!(!bucket.session().exists("a").await.unwrap());
 }
 
 const MIB: usize = 1024 * 1024;
 
-/// What goes in parts, on a bad wire: the file is as it was or as it was to be, and no part is left.
+/// Multipart operations with faults: the file has its old or its new content, and no part is left.
 #[test]
 fn a_bad_wire_does_no_harm_to_what_goes_in_parts() {
     let run = |number: u64| async move {
@@ -1279,10 +1307,10 @@ fn a_bad_wire_does_no_harm_to_what_goes_in_parts() {
         let mut observer = Observer::new(&bucket);
         let (long, more) = (vec![b'a'; 11 * MIB], vec![b'b'; 100]);
         bucket.put("threads/1/long", &long).await;
-        let weather = Arc::new(Weather::new(number, [15, 35][usize::try_from(number).unwrap() % 2]));
-        let decide = weather.clone();
+        let faults = Arc::new(Faults::new(number, [15, 35][usize::try_from(number).unwrap() % 2]));
+        let decide = faults.clone();
         let wire = Wire::start(Some(&bucket.endpoint), move |request, _| {
-            // An upload that cannot be aborted stays, and so does one whose number was lost.
+            // An upload that cannot be aborted is left, and so is one whose ID was lost.
             match request.method.as_str() {
                 "DELETE" => Reply::Forward,
                 "POST" if request.target.contains("uploads") => Reply::Forward,
@@ -1294,7 +1322,7 @@ fn a_bad_wire_does_no_harm_to_what_goes_in_parts() {
         let pieces: Vec<_> = long.chunks(MIB).map(Bytes::copy_from_slice).collect();
         let mut before = observer.look().await.objects;
         for step in 0..3 {
-            weather.next_step();
+            faults.next_step();
             let (result, key, content) = match step {
                 0 => {
                     let result = bounded(backend.append("/workspace/long", more.clone())).await.map(drop);
@@ -1319,7 +1347,7 @@ fn a_bad_wire_does_no_harm_to_what_goes_in_parts() {
                 Ok(()) => &[&after],
                 Err(error) if error.may_have_taken_effect() => &[&before, &after],
                 Err(error) => {
-                    assert!(is_weather(error), "{error:?}");
+                    assert!(is_injected_fault(error), "{error:?}");
                     &[&before]
                 }
             };

@@ -1,4 +1,4 @@
-//! Publishing: readers see all of the old release or all of the new one, wherever a push stops.
+//! Publishing: readers see either the complete old release or the complete new one, wherever a push stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn repair(overwrite: bool) -> RepairOptions {
     options
 }
 
-/// A skill all of whose files say the same version. Even versions have one file more.
+/// A skill whose files all contain the same version. Even versions have one more file.
 fn skill(path: &str, version: usize) -> NewSkill {
     let leaf = path.rsplit('/').next().unwrap();
     let mut resources = vec!["references/one.md", "references/two.md"];
@@ -98,14 +98,14 @@ async fn index(fs: &SkillFs, options: &PushOptions) -> Result<Published> {
     fs.library(&plan.library).publish(&plan).await
 }
 
-/// Writes a skill with another tool.
+/// Writes a skill with another program.
 async fn put_skill(b: &Bucket, path: &str, version: usize) {
     for (name, content) in skill(path, version).contents() {
         b.put(&format!("u1/skills/{path}/{name}"), content.to_vec()).await;
     }
 }
 
-/// What a reader sees of a skill in one turn: the version of each of its files.
+/// The version of each file of a skill, as seen by a reader in one turn.
 async fn seen(turn: &S3Backend, path: &str) -> Result<BTreeMap<String, usize>> {
     let version = |text: &str| -> usize {
         let rest = text.split("ersion ").nth(1).unwrap_or_else(|| panic!("no version in {text:?}"));
@@ -122,7 +122,7 @@ async fn seen(turn: &S3Backend, path: &str) -> Result<BTreeMap<String, usize>> {
     Ok(found)
 }
 
-/// All files of one version, and those that belong to it; `None` when the skill is not there.
+/// Checks that all files have the same version and are complete for it; `None` if the skill does not exist.
 async fn version_seen(turn: &S3Backend, path: &str) -> Result<Option<usize>> {
     let found = match seen(turn, path).await {
         Ok(found) => found,
@@ -207,11 +207,11 @@ async fn a_library_is_published_changed_and_emptied(b: Bucket) {
     for path in paths {
         assert_eq!(version_seen(&reader(fs), path).await.unwrap(), Some(1));
     }
-    // An entry's ETag is its digest, and it was modified when it was published.
+    // The ETag of an entry is its digest, and its modification time is the time of publishing.
     let entry = reader(fs).stat("/skills/single/SKILL.md").await.unwrap();
     assert_eq!(entry.etag.as_ref().map(String::len), Some(64));
     assert!(entry.modified.is_some());
-    // Other tools find it where it belongs.
+    // Other programs find it in the mirror.
     let keys = live_keys(&b).await;
     assert!(keys.contains("u1/skills/deeds/sale/references/one.md"), "{keys:?}");
     assert_eq!(keys.len(), 9);
@@ -342,7 +342,7 @@ async fn drift_is_never_served_and_always_reported(b: Bucket) {
     let drift = fs.library(&library()).drift().await.unwrap();
     let changes: Vec<_> = drift.iter().map(|drift| drift.change).collect();
     assert_eq!(changes, [FileAction::Change, FileAction::Remove, FileAction::Add]);
-    // A push that meets drift leaves it alone, and says so; the release is visible all the same.
+    // A push leaves drift unchanged and reports it; the release is visible anyway.
     let done = push(fs, &skills(&["a", "b"], 2), &options()).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(2));
     let met: Vec<_> = done.drift.iter().map(|drift| drift.path.as_str()).collect();
@@ -364,9 +364,9 @@ async fn drift_is_never_served_and_always_reported(b: Bucket) {
 async fn drift_is_published_by_index(b: Bucket) {
     let fs = &b.fs;
     push(fs, &skills(&["a", "b", "c"], 1), &options()).await.unwrap();
-    // Without drift it is a no-op.
+    // Without drift, it does nothing.
     assert_eq!(index(fs, &options()).await.unwrap().release, None);
-    // `aws s3 sync` and then `admin index` is a complete pipeline.
+    // `aws s3 sync` followed by `admin index` is a complete pipeline.
     put_skill(&b, "a", 2).await;
     put_skill(&b, "new/one", 3).await;
     b.put("u1/skills/new/DESCRIPTION.md", "---\ndescription: New ones\n---\n").await;
@@ -401,7 +401,7 @@ async fn a_plain_library_stays_plain_through_pushes(b: Bucket) {
     assert_eq!((done.release, done.created, done.uploaded), (None, 1, 3));
     assert_eq!(kind(fs).await, LibraryKind::Plain);
     assert!(keys(&b, "u1/.skillfs/").await.is_empty());
-    // Edits by other tools stay visible.
+    // Edits by other programs stay visible.
     put_skill(&b, "mine", 2).await;
     put_skill(&b, "starter", 2).await;
     for path in ["mine", "starter"] {
@@ -455,7 +455,7 @@ async fn a_plain_library_is_published_on_request(b: Bucket) {
     assert_eq!(version_seen(&reader(fs), "deeds/mine").await.unwrap(), Some(1));
 }
 
-/// What a push changes and deletes is not taken for an upload of somebody else.
+/// Changes and deletions by a push are not mistaken for uploads of another program.
 async fn publishing_a_plain_library_can_change_it(b: Bucket) {
     let fs = &b.fs;
     for (path, version) in [("changed", 1), ("deleted", 1), ("kept", 1)] {
@@ -486,7 +486,7 @@ async fn a_library_is_made_plain_again(b: Bucket) {
     fs.library(&library()).unpublish().await.unwrap();
     assert_eq!(kind(fs).await, LibraryKind::Plain);
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(1));
-    // Its keys are what readers see.
+    // Readers see its keys.
     put_skill(&b, "a", 2).await;
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(2));
     assert_eq!(fs.library(&library()).unpublish().await.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -511,7 +511,7 @@ async fn a_pinned_session_reads_one_release_to_the_end(b: Bucket) {
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(3));
     let grep = skillfs::Grep::new("ersion 2 in").root("/skills/a");
     assert_eq!(turn.grep(&grep).await.unwrap().lines.len(), 3);
-    // Deleted meanwhile: the turn goes on with what it saw.
+    // The skill is deleted in the meantime; the turn continues with the old release.
     push(fs, &NewLibrary::default(), &deleting()).await.unwrap();
     assert_eq!(version_seen(&turn, "a").await.unwrap(), Some(2));
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), None);
@@ -562,7 +562,7 @@ async fn twenty_concurrent_pushes_all_land(b: Bucket) {
     assert_clean(&b.fs, &library()).await;
 }
 
-/// Errors that a retry cures.
+/// Whether a retry may succeed.
 fn passes(error: &skillfs::Error) -> bool {
     matches!(
         error.kind(),
@@ -572,11 +572,11 @@ fn passes(error: &skillfs::Error) -> bool {
 
 async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     const READERS: usize = 20;
-    // LocalStack takes many times as long for each.
+    // LocalStack is many times slower.
     let pushes = if b.has_clock() { 200 } else { 50 };
     let paths = ["deeds/sale", "deeds/loan"];
     push(&b.fs, &skills(&paths, 0), &options()).await.unwrap();
-    // One request of twelve is broken on the way there, or its answer on the way back.
+    // One of twelve requests fails, or its response does.
     let wire = Wire::start(Some(&b.endpoint), |_, number| match number % 24 {
         7 => Reply::error(503, "SlowDown"),
         19 => Reply::Reset,
@@ -587,7 +587,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
         .connect(Duration::from_secs(10))
         .attempt(Duration::from_secs(5))
         .operation(Duration::from_secs(10));
-    // Two releases are retained. Where the server's clock can be set, a few pushes are enough to be pruned.
+    // Two releases are retained. If the server's clock can be advanced, a few pushes are enough for pruning.
     let grace = if b.has_clock() { 700 } else { 7_000 };
     let short = Retention::default().releases(2).grace(Duration::from_secs(grace));
     let writer =
@@ -595,7 +595,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     let (done, reads) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (mut tasks, mut readers) = (Vec::new(), Vec::new());
     for number in 0..READERS {
-        // Some remember, some do not, each for itself.
+        // Some readers cache, some do not, each with a separate handle.
         let bound = Duration::from_millis(50 * (number as u64 % 3));
         let fs = b.with(&wire.endpoint, |settings| settings.freshness = Freshness::all(bound)).await;
         let (done, reads) = (done.clone(), reads.clone());
@@ -629,7 +629,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
             let new = skills(&paths, version);
             let how = options();
             let pushing = push(&writer, &new, &how);
-            // One of ten is dropped somewhere.
+            // One of ten is canceled at a random point.
             if random.below(10) == 0 {
                 let patience = Duration::from_millis(random.below(200) as u64);
                 let _ = tokio::time::timeout(patience, pushing).await;
@@ -663,7 +663,7 @@ async fn readers_see_one_release_alongside_pushes_and_prunes(b: Bucket) {
     assert_clean(&b.fs, &library()).await;
 }
 
-/// A push that goes away at one of its requests.
+/// A push that is canceled at each of its requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_may_end_at_any_request() {
     for takes_effect in [true, false] {
@@ -736,16 +736,16 @@ async fn an_unchanged_push_costs_two_requests() {
     let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
     assert_eq!((done.created, done.uploaded), (1_000, 3_000));
-    assert!(wire.most_at_once() >= 32, "{} at once", wire.most_at_once());
+    assert!(wire.max_concurrent() >= 32, "{} at once", wire.max_concurrent());
     wire.take();
-    // From a process that knows nothing: the index, and whether the mirror is complete.
+    // From a process with an empty cache: the index, and whether the mirror is complete.
     let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
     assert_eq!((done.release, done.unchanged), (None, 1_000));
     assert_eq!(wire.operations(), ["GET", "GET"]);
 }
 
-/// A library of so many skills, published straight into an embedded store.
+/// A library with this many skills, published directly to an embedded store.
 async fn published(skills_of: usize) -> (Bucket, NewLibrary) {
     let b = Bucket::in_embedded(&Embedded::in_memory().unwrap()).await;
     let paths: Vec<String> = (0..skills_of).map(|i| format!("c{:02}/s{i:04}", i % 50)).collect();
@@ -773,14 +773,14 @@ async fn pushing_one_file_into_5000_skills_costs_few_requests() {
     assert_clean(&b.fs, &library()).await;
 }
 
-/// The response to the commit is lost, and the release is not taken for somebody else's.
+/// If the response to the commit is lost, the release is not mistaken for another publisher's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_response_is_not_a_conflict() {
     for overtaken in [false, true] {
         let b = Arc::new(Bucket::embedded().await);
         push(&b.fs, &skills(&["a", "b"], 1), &options()).await.unwrap();
         let (first, other) = (AtomicBool::new(true), b.clone());
-        // Another release may come before the response would have.
+        // Another release may be published before the response would have arrived.
         let between = Hook(Arc::new(move || {
             let b = other.clone();
             Box::pin(async move {
@@ -860,7 +860,7 @@ async fn what_is_uploaded_while_publishing_becomes_a_second_release() {
     assert_clean(&b.fs, &library()).await;
 }
 
-/// A push that is stopped when its n-th write of something has taken effect.
+/// A push that is stopped when its `nth` write of something has taken effect.
 async fn stopped_push(b: &Bucket, new: &NewLibrary, options: &PushOptions, nth: usize, what: &'static str) {
     let reached = Arc::new(Notify::new());
     let (notify, count) = (reached.clone(), Arc::new(AtomicUsize::new(0)));
@@ -944,7 +944,7 @@ async fn a_damaged_blob_is_corrupt_and_repaired() {
     let repaired = b.fs.library(&library()).repair(&repair(false)).await.unwrap();
     assert!(repaired.is_clean(), "{repaired:#?}");
     assert_eq!(version_seen(&reader(&fresh), "a").await.unwrap(), Some(1));
-    // From the source, where the mirror has something else by now.
+    // From the source, if the mirror has different content by now.
     damage().await;
     put_skill(&b, "a", 7).await;
     b.fs.library(&library()).repair(&repair(false)).await.unwrap();
@@ -972,7 +972,7 @@ async fn a_missing_blob_is_unavailable_then_corrupt() {
     wire.take();
     let error = reader(&fs).read("/skills/a/SKILL.md").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
-    // The index was read again once: index and listing, the blob, and the index on its condition.
+    // The index was read again once: index and listing, the blob, and the index with a condition.
     let looks = wire.take().iter().filter(|request| request.target.contains("index.json")).count();
     assert_eq!(looks, 2);
     assert_eq!(turn.read("/skills/a/SKILL.md").await.unwrap_err().kind(), ErrorKind::Conflict);
@@ -1018,7 +1018,7 @@ async fn a_damaged_index_is_restored_from_a_named_release() {
         assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(version));
         assert_clean(&b.fs, &library()).await;
     }
-    // Publishing goes on from there.
+    // Publishing continues from there.
     assert_eq!(push(&b.fs, &skills(&["a"], 4), &options()).await.unwrap().release, Some(3));
 }
 
@@ -1059,7 +1059,7 @@ async fn prune_deletes_only_old_unreferenced_objects() {
     }
     assert!(fs.library(&library()).plan(LibraryChange::Rollback { release: 5 }, &options()).await.is_err());
     assert_clean(&b.fs, &library()).await;
-    // One that cannot be read stops it.
+    // A record that cannot be read stops pruning.
     let record = keys(&b, "u1/.skillfs/releases/").await.into_iter().next().unwrap();
     b.put(&record, "{").await;
     assert_eq!(fs.library(&library()).prune().await.unwrap_err().kind(), ErrorKind::Corrupt);
@@ -1075,7 +1075,7 @@ async fn a_pinned_session_on_a_plain_library_conflicts_after_a_change() {
     assert_eq!(version_seen(&reader(&b.fs), "a").await.unwrap(), Some(2));
 }
 
-/// Plain, published, plain again: nothing disappears, and nobody sees an error.
+/// Plain, published, and plain again: nothing disappears, and no reader gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn plain_to_published_and_back_under_load() {
     let b = Arc::new(Bucket::embedded().await);
@@ -1163,7 +1163,7 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
         let library = Library::User((*user).clone());
         match user.as_str() {
             "u-07" => assert_eq!(result.as_ref().unwrap_err().kind(), ErrorKind::Denied),
-            // It is published, and only its mirror is not.
+            // It is published; only its mirror is incomplete.
             "u-09" => {
                 assert!(result.as_ref().unwrap().published.mirror_error.is_some());
                 assert_eq!(b.fs.library(&library).list().await.unwrap().len(), 2);
@@ -1174,8 +1174,8 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
             }
         }
     }
-    // Run again, both are completed, and from then on each costs two requests; for an hour a listing, too, where
-    // somebody may still be writing the mirror.
+    // A second run completes both. From then on, each costs two requests; for an hour also a listing, because
+    // another process may still be writing the mirror.
     let fs = b.with(&b.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let results = fs.push_to_users(&users, &new, &options()).collect::<Vec<_>>().await;
     assert!(results.iter().all(|(_, result)| result.is_ok()));
@@ -1190,7 +1190,7 @@ async fn many_users_are_published_to_and_one_that_fails_stops_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_files_are_copied_on_the_server() {
-    // In this process: a server that is known to honor the conditions of copies.
+    // The server in this process is known to honor the conditions of copies.
     let b = Bucket::embedded().await;
     let mut new = skills(&["a"], 1);
     let small = new.skills[0].contents();
@@ -1210,7 +1210,7 @@ async fn large_files_are_copied_on_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_skill_does_not_move_over_its_own_files() {
+async fn a_skill_cannot_be_moved_onto_its_own_files() {
     let b = Bucket::embedded().await;
     let head = |name: &str| format!("---\nname: {name}\ndescription: Version 1\n---\nVersion 1\n");
     let with = |path: &str, notes: &str| {
@@ -1263,7 +1263,7 @@ fn write_source(folder: &std::path::Path, paths: &[&str], version: usize) {
     }
 }
 
-/// What one killed push leaves: whether it was killed, and whether readers see the new release.
+/// Kills one push: returns whether it was killed, and whether readers see the new release.
 async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path::Path) -> (bool, bool) {
     let user = format!("user-{number}");
     let library = Library::User(UserId::parse(&user).unwrap());
@@ -1318,7 +1318,7 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
     (killed, seen == new)
 }
 
-/// `kill -9` at a hundred points: no destructor runs, and nobody cleans up.
+/// `kill -9` at a hundred points: no destructor runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_that_is_killed_leaves_old_or_new() {
     const POINTS: usize = 100;

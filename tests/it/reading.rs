@@ -1,4 +1,4 @@
-//! `read`, windows of lines, bytes: what is text, what is not, and what is too much.
+//! `read`, windows of lines, and bytes: what is text, what is binary, and what is too large.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ on_every_server!(
     line_ends_are_kept,
     a_window_counts_lines_from_zero,
     a_window_behind_the_end_is_empty,
-    a_file_around_the_first_request_comes_whole,
+    files_around_the_size_of_the_first_request_are_complete,
     bytes_and_ranges_of_bytes,
 );
 
@@ -138,9 +138,9 @@ async fn a_window_behind_the_end_is_empty(b: Bucket) {
     }
 }
 
-async fn a_file_around_the_first_request_comes_whole(b: Bucket) {
+async fn files_around_the_size_of_the_first_request_are_complete(b: Bucket) {
     for size in [65_535, 65_536, 65_537, 200_000] {
-        // A two-byte character lies across every even border.
+        // A two-byte character crosses every even boundary.
         let content = format!("x{}", "é".repeat(size / 2));
         b.put("threads/1/x.txt", &content).await;
         let read = b.session().read("x.txt").await.unwrap();
@@ -171,7 +171,7 @@ async fn bytes_and_ranges_of_bytes(b: Bucket) {
     assert_eq!(backend.read_bytes("none.bin", 3..3).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
-/// A store whose size limit is small enough to test.
+/// A store with a size limit that is small enough to test.
 async fn limited(max_read_bytes: u64) -> (skillfs::embedded::Embedded, SkillFs) {
     let embedded = skillfs::embedded::Embedded::in_memory().unwrap();
     embedded.create_bucket("big-bucket").await.unwrap();
@@ -207,10 +207,10 @@ async fn beyond_the_limit_a_window_is_the_way_out() {
     let error = backend.read_window("log.txt", window(0, 30_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(error.hint() == Some(&Hint::FewerLines), "{error}");
-    // Bytes, too, have the limit and the way out.
+    // Reading bytes has the same limit and the same workaround.
     assert_eq!(backend.read_bytes("log.txt", ..).await.unwrap_err().kind(), ErrorKind::TooLarge);
     assert_eq!(backend.read_bytes("log.txt", 0..7).await.unwrap().bytes, "línea ");
-    // Side by side, windows are the whole.
+    // Adjacent windows add up to the entire file.
     let (mut joined, mut offset) = (String::new(), Some(0));
     while let Some(at) = offset {
         let read = backend.read_window("log.txt", window(at, 3_000)).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_limit_below_the_first_request_holds_too() {
     assert_eq!(backend.read("fits.txt").await.unwrap().size, 100);
 }
 
-/// A server that claims an object of 5 GB and would send it.
+/// A server that claims to have an object of 5 GB.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
     const SIZE: u64 = 5 * 1024 * 1024 * 1024;
@@ -297,11 +297,11 @@ async fn a_binary_object_of_5_gb_is_refused_after_its_first_kilobytes() {
     assert_eq!(backend.read_bytes("/ticket/huge.bin", ..1000).await.unwrap().bytes.len(), 1000);
 }
 
-/// A text of 1 GB that exists nowhere: what it holds follows from where it is.
+/// A synthetic text of 1 GB whose content is computed from the offset.
 struct Synthetic {
     backend: S3Backend,
     wire: Wire,
-    /// Bytes that were asked for.
+    /// The number of bytes requested.
     asked: Arc<AtomicU64>,
     version: Arc<AtomicU64>,
 }
@@ -352,7 +352,7 @@ impl Synthetic {
         Self { backend: fs.session(&session("u1", "1", "k1")), wire, asked, version }
     }
 
-    /// Reads a window, checks it, and tells requests and bytes.
+    /// Reads a window, checks it, and returns the number of requests and bytes.
     async fn read(&self, offset: u64, limit: u64) -> (usize, u64) {
         let read = self.backend.read_window("huge.log", window(offset, limit)).await.unwrap();
         let version = self.version.load(Ordering::SeqCst);
@@ -370,10 +370,10 @@ async fn a_window_of_a_long_file_starts_where_others_have_been() {
     let file = Synthetic::serve().await;
     let (requests, bytes) = file.read(0, 100).await;
     assert!(requests == 1 && bytes < 2 * MIB, "{requests} requests, {bytes} bytes");
-    // The first one that lies deep goes through all that is before it.
+    // The first deep window reads everything before it.
     let (requests, bytes) = file.read(600_000, 100).await;
     assert!(requests < 12 && bytes > 59 * MIB && bytes < 100 * MIB, "{requests} requests, {bytes} bytes");
-    // What is behind it, before it, and the same again does not.
+    // Windows after it, before it, and the same one again do not.
     for (offset, limit) in [
         (600_000, 100),
         (600_100, 100),
@@ -389,7 +389,7 @@ async fn a_window_of_a_long_file_starts_where_others_have_been() {
         let (requests, bytes) = file.read(offset, limit).await;
         assert!(requests <= 4 && bytes < 4 * MIB, "{offset}: {requests} requests, {bytes} bytes");
     }
-    // Another version is another file.
+    // A new version is a new file.
     file.version.store(2, Ordering::SeqCst);
     let (_, bytes) = file.read(200_000, 10).await;
     assert!(bytes > 19 * MIB, "{bytes} bytes of the new version");
@@ -397,7 +397,7 @@ async fn a_window_of_a_long_file_starts_where_others_have_been() {
     assert!(requests <= 4 && bytes < 4 * MIB, "{requests} requests, {bytes} bytes");
 }
 
-/// Lines of many lengths, some of them empty, with both kinds of ends.
+/// Lines of different lengths, some of them empty, with both kinds of line endings.
 fn many_lines(random: &mut Seeded, bytes: usize, words: &[&str]) -> String {
     let mut text = String::with_capacity(bytes + 4_000);
     while text.len() < bytes {
@@ -411,7 +411,7 @@ fn many_lines(random: &mut Seeded, bytes: usize, words: &[&str]) -> String {
     text
 }
 
-/// Windows in any order are what a split of the whole says.
+/// Checks that windows in any order match the lines of the entire text.
 async fn windows_are_right(content: &str, bytes: Vec<u8>, encoding: &str) {
     const MOST: u64 = 50_000;
     let (embedded, fs) = limited(MOST).await;
@@ -443,7 +443,7 @@ async fn windows_are_right(content: &str, bytes: Vec<u8>, encoding: &str) {
         let read = read.unwrap();
         assert!(read.content == expected, "{encoding} {offset}, {limit}");
         assert_eq!((read.encoding, read.lines, read.size), (encoding, (to - from) as u64, size));
-        // Once the end was seen it is known.
+        // Once the end has been read, the number of lines is known.
         ended |= offset + limit >= total;
         if ended {
             assert_eq!(read.total_lines, Some(total as u64), "{offset}, {limit}");
@@ -468,13 +468,13 @@ async fn windows_of_a_long_legacy_file_are_right_in_any_order() {
 }
 
 #[tokio::test]
-async fn what_is_known_of_plain_lines_is_dropped_when_the_file_turns_legacy() {
+async fn cached_line_offsets_are_dropped_if_the_file_turns_out_to_be_legacy_text() {
     let (embedded, fs) = limited(50_000).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     let mut content: String = (0..400_000).map(|i| format!("line {i}\n")).collect();
     content.push_str(&"el señor Muñoz\n".repeat(200_000));
     let lines: Vec<&str> = content.split_inclusive('\n').collect();
-    // Windows that many ask for at once are right, too.
+    // Concurrent windows are correct too.
     let offsets = [399_000, 10, 250_000, 399_990, 450_000, 599_990, 100, 300_000, 420_000];
     for (name, at_once) in [("one.txt", 1), ("two.txt", 9)] {
         embedded.put("big-bucket", &format!("threads/1/{name}"), latin1(&content)).await.unwrap();
@@ -489,9 +489,9 @@ async fn what_is_known_of_plain_lines_is_dropped_when_the_file_turns_legacy() {
     }
 }
 
-/// A window must not depend on where a file was cut on its way here.
+/// A window must not depend on how a file was split into requests.
 #[tokio::test]
-async fn a_letter_of_legacy_text_across_the_first_border_is_read() {
+async fn legacy_text_is_decoded_across_the_first_request_boundary() {
     let (embedded, fs) = limited(70_000).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     let line = "ñandú en España y la señora Muñoz, año 1998\n";

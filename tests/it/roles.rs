@@ -1,4 +1,4 @@
-//! Sessions on credentials of their own: what S3 itself confines.
+//! Sessions with their own credentials, which S3 itself confines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use skillfs::{
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::support::cloud::{Cloud, ROLE, later};
+use crate::support::cloud::{Cloud, ROLE, advance_tokio_clock};
 use crate::support::{publish, session};
 
 const SKILL: &str = "---\nname: deed\ndescription: Draft a deed\n---\nSteps.\n";
@@ -23,7 +23,7 @@ fn with_libraries(mut session: Session, libraries: &[&str]) -> Session {
     session
 }
 
-/// A user who sees the library `acme`, too.
+/// A session of a user who also has the library `acme`.
 fn of_acme(user: &str) -> Session {
     let user = Some(UserId::parse(user).unwrap());
     with_libraries(
@@ -40,7 +40,7 @@ fn thread(id: &str) -> Session {
     Session::default().thread(ThreadId::parse(id).unwrap())
 }
 
-fn remembering(settings: &mut Settings) {
+fn caching(settings: &mut Settings) {
     settings.freshness = Freshness::all(Duration::from_secs(3600));
 }
 
@@ -86,16 +86,16 @@ async fn all_operations_go_with_the_sessions_own_credentials() {
     backend.delete_recursive("dir").await.unwrap();
     backend.delete("new.md").await.unwrap();
     assert!(!backend.exists("/workspace/gone").await.unwrap());
-    // Content that goes in parts, and one that is given up.
+    // A multipart upload, and one that is aborted.
     let large = vec![b'x'; 20 << 20];
     backend.write("large.txt", large).await.unwrap();
     backend.delete("large.txt").await.unwrap();
 
     assert!(cloud.rules.own.lock().unwrap().is_empty(), "the process's own credentials were used");
-    // One set for the libraries, one for the other mounts.
+    // One set for the libraries and one for the other mounts.
     assert_eq!(cloud.issued().len(), 2);
     assert_eq!(fs.requests().assume_role, 2);
-    // A copy out of a library needs both at once.
+    // A copy out of a library needs both in one request.
     backend.copy("/skills/notary/deed/SKILL.md", "skill.md").await.unwrap();
     assert_eq!(fs.requests().assume_role, 3);
     assert!(cloud.rules.own.lock().unwrap().is_empty(), "the process's own credentials were used");
@@ -114,7 +114,7 @@ async fn sts_is_asked_with_the_sessions_policy() {
     assert_eq!(issued.value("DurationSeconds"), Some("3600"));
     let name = issued.value("RoleSessionName").unwrap();
     assert_eq!(name, credentials.session_name);
-    // A hash, which STS takes whatever the identifiers are.
+    // A hash, which is valid for STS whatever the identifiers are.
     assert!(name.len() == 40 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'), "{name}");
     let tags: Vec<_> = (1..=5)
         .map(|at| {
@@ -131,7 +131,7 @@ async fn sts_is_asked_with_the_sessions_policy() {
     assert!(!format!("{credentials:?}").contains("token-0"), "secrets do not print");
 }
 
-/// The user's word for it is a thousand sessions of two hundred tenants.
+/// The requirement: a thousand sessions of two hundred tenants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
     let cloud = Cloud::start().await;
@@ -149,7 +149,7 @@ async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
     }
     assert_eq!(cloud.issued().len(), 200);
     assert_eq!((fs.requests().assume_role, fs.scopes()), (200, 200));
-    // And again: all of them are known.
+    // Again: all credentials are cached.
     for answer in join_all((0..1000).map(read)).await {
         assert_eq!(answer.unwrap(), "x");
     }
@@ -157,7 +157,7 @@ async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
     assert!(cloud.rules.own.lock().unwrap().is_empty());
 }
 
-/// What a thread costs, with a role: nothing for libraries that are known, one call of STS for its workspace.
+/// With a role, a new thread costs one STS call for its workspace, and nothing for cached libraries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_request() {
     const USERS: usize = 200;
@@ -167,9 +167,9 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
     }
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
     publish(&cloud.fs(|_| ()).await, &library).await;
-    // Administrators publish on the credentials of the process.
+    // Administrators publish with the credentials of the process.
     cloud.rules.own.lock().unwrap().clear();
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let of = |user: usize, thread: usize| {
         let mut session = of_acme(&format!("u{user}"));
         session.user = None;
@@ -177,7 +177,7 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
         session.libraries.push(LibraryId::parse(&format!("team-{user}")).unwrap());
         session
     };
-    // Another user with the same libraries would share everything; each of these has one that no other has.
+    // Users with the same libraries would share everything, so each has a unique one.
     let turn = |user: usize, thread: usize| {
         let backend = fs.session(&of(user, thread));
         async move {
@@ -194,7 +194,7 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
     assert_eq!(indexes, USERS, "each set of credentials asks for the index once");
     let blobs = first.iter().filter(|sent| sent.target.contains("acme/.skillfs/blobs/")).count();
     assert!(blobs <= USERS, "what one was let through to is shown to the others: {blobs}");
-    // Four more threads of each.
+    // Four more threads per user.
     for thread in 1..5 {
         join_all((0..USERS).map(|user| turn(user, thread))).await;
     }
@@ -202,7 +202,7 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
     let library: Vec<_> = sent.iter().filter(|sent| sent.target.contains("shared")).collect();
     assert!(library.is_empty(), "{} requests to libraries: {:?}", library.len(), library.first());
     assert_eq!(fs.requests().assume_role, (2 + 4) * USERS as u64, "one for each new thread");
-    // A thread that only uses skills asks for no credentials at all.
+    // A thread that uses only skills requests no credentials at all.
     let before = fs.requests();
     for user in 0..USERS {
         let backend = fs.session(&of(user, 9));
@@ -223,7 +223,7 @@ async fn credentials_are_held_for_so_many_tenants_only() {
             assert!(!backend.exists("/workspace/a.md").await.unwrap());
         }
     }
-    // Those who come again after all the others wait for credentials once more; nobody is refused.
+    // Evicted tenants wait for credentials again when they return, but nobody is refused.
     assert!(fs.scopes() <= 10, "{}", fs.scopes());
     assert_eq!(cloud.issued().len(), 200);
 }
@@ -231,7 +231,7 @@ async fn credentials_are_held_for_so_many_tenants_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_who_come_at_once_wait_for_one_call_and_any_may_go_away() {
     let cloud = filled().await;
-    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(300);
+    *cloud.rules.sts_delay.lock().unwrap() = Duration::from_millis(300);
     let fs = cloud.fs(|_| ()).await;
     let (one, others) = (fs.session(&thread("1")), fs.session(&thread("1")));
     let first = tokio::spawn(async move { one.read("a.md").await });
@@ -274,17 +274,17 @@ async fn credentials_are_renewed_without_a_failed_read() {
             })
         })
         .collect();
-    // Until they were renewed several times, whoever is slow.
+    // Run until they have been renewed several times.
     while cloud.issued().len() < 4 {
         assert!(began.elapsed() < Duration::from_secs(120), "credentials are not renewed");
         tokio::time::sleep(Duration::from_millis(5)).await;
-        later(Duration::from_millis(200)).await;
+        advance_tokio_clock(Duration::from_millis(200)).await;
     }
     done.store(true, Ordering::SeqCst);
     for reader in readers {
         assert!(reader.await.unwrap() > 0);
     }
-    // One call for each renewal, however many ask.
+    // One call for each renewal, however many sessions need it.
     assert_eq!(cloud.issued().len() as u64, fs.requests().assume_role);
     assert!(cloud.issued().len() < 40, "{}", cloud.issued().len());
 }
@@ -296,8 +296,8 @@ async fn credentials_that_s3_takes_no_longer_are_replaced() {
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     let mut calls = 1;
-    // Ones that are just there are not asked for again: S3 must have another reason then.
-    let old = || later(AGED);
+    // Credentials that were just issued are not replaced: S3 must have another reason to refuse.
+    let old = || advance_tokio_clock(AGED);
     for operation in ["read", "stat", "ls", "write", "append", "rm"] {
         old().await;
         cloud.revoke();
@@ -313,9 +313,9 @@ async fn credentials_that_s3_takes_no_longer_are_replaced() {
         calls += 1;
         assert_eq!(cloud.issued().len(), calls, "{operation}");
     }
-    // A storage that takes none is no reason to ask for ever.
+    // If the storage rejects all credentials, requests for new ones must stop.
     old().await;
-    cloud.rules.stillborn.store(true, Ordering::SeqCst);
+    cloud.rules.rejects_new_credentials.store(true, Ordering::SeqCst);
     cloud.revoke();
     let error = backend.read("a.md").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -331,49 +331,49 @@ async fn when_sts_is_down_credentials_hold_until_they_end() {
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     cloud.rules.sts_is_down.store(true, Ordering::SeqCst);
-    // It is asked for new ones meanwhile, in vain.
+    // Requests for new ones fail in the meantime.
     let began = Instant::now();
     let failed = loop {
         match backend.read("a.md").await {
             Ok(_) => assert!(began.elapsed() < Duration::from_secs(60)),
             Err(error) => break error,
         }
-        later(Duration::from_millis(100)).await;
+        advance_tokio_clock(Duration::from_millis(100)).await;
     };
     assert!(began.elapsed() > Duration::from_secs(2), "they held for {:?}", began.elapsed());
     assert_eq!(failed.kind(), ErrorKind::Unavailable, "{failed}");
     assert!(failed.to_string().contains("STS"), "{failed}");
-    // A storm of readers is no storm of calls.
+    // Many concurrent readers cause few calls.
     let before = fs.requests().assume_role;
     for answer in join_all((0..200).map(|_| backend.read("a.md"))).await {
         answer.unwrap_err();
     }
     assert!(fs.requests().assume_role - before <= 3);
     cloud.rules.sts_is_down.store(false, Ordering::SeqCst);
-    later(AGED).await;
+    advance_tokio_clock(AGED).await;
     assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
 }
 
 #[tokio::test]
 async fn the_clock_of_this_machine_does_not_end_credentials() {
     let cloud = filled().await;
-    // By our clock they end in a day and an hour.
+    // According to our clock, they expire in a day and an hour.
     cloud.rules.ahead.store(24 * 3600, Ordering::SeqCst);
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(3);
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    later(Duration::from_secs(3)).await;
+    advance_tokio_clock(Duration::from_secs(3)).await;
     backend.read("a.md").await.unwrap();
     assert!(cloud.issued().len() >= 2, "credentials that had ended were used");
     assert!(cloud.wire.take().len() <= 5);
 }
 
-/// What one session had read must not be told to another whose own credentials do not reach it.
+/// Cached data of one session must not be served to another whose own credentials do not allow it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_not_served_to_whom_sts_refuses() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let library = |user: &str| fs.session(&of_acme(user));
     let file = "/skills/law/deed/SKILL.md";
     library("u1").read(file).await.unwrap();
@@ -397,7 +397,7 @@ async fn memory_is_not_served_to_whom_sts_refuses() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{operation}: {error}");
         assert!(error.to_string().contains(ROLE), "{operation}: {error}");
     }
-    // One whom it does not refuse asks S3 once, and then knows.
+    // A session that is not refused sends one request to S3, and then uses the cache.
     let other = library("u3");
     other.read(file).await.unwrap();
     cloud.wire.take();
@@ -408,11 +408,11 @@ async fn memory_is_not_served_to_whom_sts_refuses() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_of_one_tenant_share_what_they_know() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let (one, two) = (session("u1", "1", "k1"), session("u1", "2", "k1"));
     fs.session(&one).skills(None).await.unwrap();
     cloud.wire.take();
-    // Another thread, the same libraries: the same credentials, and all that is known.
+    // Another thread with the same libraries has the same credentials and shares the cache.
     let second = fs.session(&two);
     assert_eq!(second.skills(None).await.unwrap().list().len(), 1);
     assert!(cloud.wire.take().is_empty());
@@ -427,7 +427,7 @@ async fn sessions_of_one_tenant_share_what_they_know() {
     assert_eq!(cloud.issued().len(), 4);
 }
 
-/// To those who may not list the whole bucket S3 may answer 403 for a key that is not there.
+/// S3 may answer 403 for a missing key if the caller may not list the entire bucket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_file_is_missing_also_where_s3_calls_it_forbidden() {
     let cloud = filled().await;
@@ -441,7 +441,7 @@ async fn a_missing_file_is_missing_also_where_s3_calls_it_forbidden() {
     assert!(!backend.exists("gone").await.unwrap());
     assert_eq!(backend.read("gone.md").await.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(backend.stat("sub").await.unwrap().kind, skillfs::EntryKind::Directory);
-    // One that is there and forbidden is forbidden.
+    // An existing forbidden file is reported as denied.
     cloud.rules.forbidden.lock().unwrap().insert("threads/1/a.md".to_owned());
     for error in [backend.read("a.md").await.unwrap_err(), backend.stat("a.md").await.unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -460,7 +460,7 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     let text = error.to_string();
     assert!(text.contains("15 libraries") && text.contains("2048") && text.contains("compact"), "{text}");
     assert!(cloud.wire.take().is_empty());
-    // The workspace has credentials of its own, and does not suffer.
+    // The workspace has separate credentials and is not affected.
     backend.ls("/workspace").await.unwrap();
     let role = Role::new(ROLE).compact_policy(true);
     let compact = cloud.fs(|settings| settings.role = Some(role)).await.session(&of);
@@ -472,7 +472,7 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     let error = tagged.session(&session("auth0|7", "1", "k1")).ls("/skills").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.to_string().contains("session_tags"), "{error}");
-    // Nothing to reach, nothing to ask for.
+    // A session without mounts requests nothing.
     let nobody = cloud.fs(|_| ()).await.session(&Session::default());
     assert!(nobody.ls("/").await.unwrap().entries.is_empty());
     assert_eq!(nobody.credentials().await.unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -497,7 +497,7 @@ async fn administrators_use_the_credentials_of_the_process() {
     let library = skillfs::Library::User(UserId::parse("u1").unwrap());
     publish(&fs, &library).await;
     assert!(cloud.issued().is_empty() && !cloud.rules.own.lock().unwrap().is_empty());
-    // What they wrote, a session reads with its own.
+    // A session reads with its own credentials what they wrote.
     let backend = fs.session(&session("u1", "1", "k1"));
     assert_eq!(backend.skills(None).await.unwrap().list().len(), 1);
     assert_eq!(cloud.issued().len(), 1);
@@ -505,14 +505,14 @@ async fn administrators_use_the_credentials_of_the_process() {
 
 const AGED: Duration = Duration::from_millis(1200);
 
-/// The refusal of a request that was sent with the old credentials arrives when the new ones are there.
+/// A request with the old credentials is refused after new ones have arrived.
 #[tokio::test]
 async fn two_reads_that_are_refused_one_after_the_other_both_succeed() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    later(AGED).await;
+    advance_tokio_clock(AGED).await;
     cloud.revoke();
     *cloud.rules.slow_refusal.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(300)));
     let (fast, slow) = tokio::join!(backend.read("a.md"), backend.read("sub/b.md"));
@@ -520,31 +520,31 @@ async fn two_reads_that_are_refused_one_after_the_other_both_succeed() {
     slow.unwrap();
 }
 
-/// The same race makes a shared library lose its index, for all tenants, silently.
+/// The same race made a shared library lose its index silently, for all tenants.
 #[tokio::test]
 async fn a_refused_token_does_not_cost_a_library_its_index() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
     publish(&fs, &library).await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let of = |user: &str| fs.session(&with_libraries(thread(user), &["acme"]));
     of("1").read("a.md").await.unwrap();
-    later(AGED).await;
+    advance_tokio_clock(AGED).await;
     cloud.revoke();
     *cloud.rules.slow_refusal.lock().unwrap() = Some(("index.json".to_owned(), Duration::from_millis(300)));
     cloud.wire.take();
     let first = of("1").skills(None).await;
     assert!(first.is_ok(), "{first:?}");
     // Another tenant, whose requests all succeed.
-    later(AGED).await;
+    advance_tokio_clock(AGED).await;
     let other = of("10");
     other.credentials().await.unwrap();
     let told = other.catalog_version().await.unwrap();
     assert_eq!(told, other.fresh().catalog_version().await.unwrap());
 }
 
-/// What the role does not allow (tags, a bucket policy) is told from memory.
+/// Data that the role does not allow (by tags or a bucket policy) was served from the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_is_not_served_to_whom_s3_refuses() {
     for published in [false, true] {
@@ -558,40 +558,43 @@ async fn check_that_memory_is_not_served(published: bool) {
         publish(&cloud.bucket.fs, &skillfs::Library::Shared(LibraryId::parse("acme").unwrap())).await;
     }
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/".to_owned()));
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let library = |user: &str| fs.session(&of_acme(user));
     let file = "/skills/law/deed/SKILL.md";
-    // What comes after a library of one's own is unavailable, because it is denied.
-    let refused = |told: Result<skillfs::TextFile, skillfs::Error>| {
-        let error = told.map(|file| file.content).unwrap_err();
+    // Everything after the user's own library is unavailable, because it is denied.
+    let refused = |result: Result<skillfs::TextFile, skillfs::Error>| {
+        let error = result.map(|file| file.content).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.message().contains("`acme`") && error.message().contains("AccessDenied"), "{error}");
     };
-    // Alone, it is refused.
+    // With only this library, it is refused.
     refused(library("u2").read(file).await);
     library("u1").read(file).await.unwrap();
     refused(library("u2").read(file).await);
-    // What is one's own is not.
+    // The session's own library is not affected.
     library("u2").read("/skills/notary/deed/SKILL.md").await.unwrap();
-    // What was allowed, and is no longer.
+    // Access that was allowed before and is now denied.
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u1/".to_owned(), "shared/acme/".to_owned()));
     library("u1").read(file).await.unwrap();
     assert!(library("u1").fresh().read(file).await.is_err());
     refused(library("u1").read(file).await);
 }
 
-/// What one scope may not read (its index) is taken for missing by those who may.
+/// An index that one scope may not read was treated as missing by scopes that may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let library = skillfs::Library::Shared(LibraryId::parse("acme").unwrap());
     publish(&fs, &library).await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     *cloud.rules.role_denies.lock().unwrap() = Some(("/u2/".to_owned(), "shared/acme/.skillfs/".to_owned()));
     let of = |user: &str| fs.session(&of_acme(user));
     let denied = of("u2").skills(None).await.unwrap();
-    assert!(denied.diagnostics().iter().any(|told| told.code == "library-unavailable"), "{denied:?}");
+    assert!(
+        denied.diagnostics().iter().any(|diagnostic| diagnostic.code == "library-unavailable"),
+        "{denied:?}"
+    );
     assert_eq!(denied.list().len(), 1);
     let other = of("u1");
     other.credentials().await.unwrap();
@@ -600,12 +603,12 @@ async fn an_index_that_one_may_not_read_is_not_missing_for_all() {
     assert_eq!(told, other.fresh().catalog_version().await.unwrap());
 }
 
-/// A runtime that ends during a call of STS.
+/// A runtime that ends during an STS call.
 #[tokio::test]
 async fn a_runtime_that_ends_during_a_call_does_not_end_the_scope() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
-    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(700);
+    *cloud.rules.sts_delay.lock().unwrap() = Duration::from_millis(700);
     let backend = fs.session(&session("u1", "1", "k1"));
     let theirs = backend.clone();
     std::thread::spawn(move || {
@@ -618,8 +621,8 @@ async fn a_runtime_that_ends_during_a_call_does_not_end_the_scope() {
     })
     .join()
     .unwrap();
-    *cloud.rules.sts_takes.lock().unwrap() = Duration::ZERO;
-    later(Duration::from_secs(3)).await;
+    *cloud.rules.sts_delay.lock().unwrap() = Duration::ZERO;
+    advance_tokio_clock(Duration::from_secs(3)).await;
     assert_eq!(backend.read("a.md").await.unwrap().content, "some text\n");
 }
 
@@ -629,33 +632,34 @@ async fn large_writes_replace_refused_credentials_too() {
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    later(AGED).await;
+    advance_tokio_clock(AGED).await;
     cloud.revoke();
     let mut answers = Vec::new();
     for _ in 0..3 {
         answers.push(backend.write("large.txt", vec![b'x'; 20 << 20]).await.map(drop));
-        later(AGED).await;
+        advance_tokio_clock(AGED).await;
     }
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
-/// Renewing credentials takes time: what was seen before may have been replaced.
+/// Renewing credentials takes time, in which the file may have been replaced.
 #[tokio::test]
-async fn a_deletion_looks_again_after_its_credentials_were_renewed() {
+async fn a_deletion_checks_again_after_its_credentials_were_renewed() {
     let cloud = filled().await;
     let fs = cloud.fs(|_| ()).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
-    later(AGED).await;
-    *cloud.rules.ends_at.lock().unwrap() = Some("DELETE");
+    advance_tokio_clock(AGED).await;
+    *cloud.rules.expires_on.lock().unwrap() = Some("DELETE");
     cloud.wire.take();
     backend.delete("a.md").await.unwrap();
     let sent: Vec<_> = cloud.wire.take().into_iter().map(|request| request.method).collect();
-    // One to find the file. This server may ignore the condition, so each deletion follows a look; STS comes between.
+    // One to find the file. This server may ignore the condition, so each deletion follows a HEAD; the STS
+    // call comes in between.
     assert_eq!(sent, ["HEAD", "HEAD", "DELETE", "POST", "HEAD", "DELETE"]);
 }
 
-/// Credentials that have ended when they come.
+/// Credentials that have already expired when they arrive.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_that_come_too_late_are_no_storm() {
     let cloud = filled().await;
@@ -674,23 +678,23 @@ async fn credentials_that_come_too_late_are_no_storm() {
 async fn warm_reads_renew_credentials_too() {
     let cloud = filled().await;
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(12);
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     let go = Arc::new(Notify::new());
-    *cloud.rules.sts_waits.lock().unwrap() = Some(go.clone());
+    *cloud.rules.sts_gate.lock().unwrap() = Some(go.clone());
     while fs.requests().assume_role < 2 {
         backend.read("a.md").await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // STS has not answered, and nobody waits for it.
+    // STS has not responded yet, and nobody waits for it.
     for _ in 0..10 {
         backend.read("a.md").await.unwrap();
     }
     go.notify_one();
 }
 
-/// An answer of STS that cannot be read is not printed with its secrets.
+/// A malformed response of STS is not printed with its secrets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_garbled_answer_of_sts_does_not_print_its_secrets() {
     let cloud = filled().await;
@@ -702,21 +706,21 @@ async fn a_garbled_answer_of_sts_does_not_print_its_secrets() {
     assert!(!debugged.contains("token-0"), "{debugged}");
 }
 
-/// `max_requests` bounds what is asked of S3, and nothing bounds what is asked of STS.
+/// `max_requests` limits requests to S3, but not requests to STS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tenants_at_once_do_not_flood_sts() {
     let cloud = Cloud::start().await;
-    *cloud.rules.sts_takes.lock().unwrap() = Duration::from_millis(2);
+    *cloud.rules.sts_delay.lock().unwrap() = Duration::from_millis(2);
     let fs = cloud.fs(|settings| settings.max_requests = 8).await;
     let sessions: Vec<_> = (0..300).map(|tenant| fs.session(&thread(&format!("t{tenant}")))).collect();
     for answer in join_all(sessions.iter().map(|backend| backend.exists("a.md"))).await {
         answer.unwrap();
     }
-    let most = cloud.wire.most_at_once();
+    let most = cloud.wire.max_concurrent();
     assert!(most <= 64, "{most} at once");
 }
 
-/// The address of STS that the program sets goes before the environment.
+/// The STS endpoint in the settings takes precedence over the environment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_address_of_sts_in_settings_goes_before_the_environment() {
     let cloud = filled().await;
@@ -724,13 +728,14 @@ async fn the_address_of_sts_in_settings_goes_before_the_environment() {
     assert_eq!(cloud.issued().len(), 1);
 }
 
-/// What the two tests around it run, with an environment of their own. Without one it has nothing to do.
+/// Not a separate test: the body of the tests around it, which run it in a process with a different
+/// environment.
 #[tokio::test]
-async fn in_a_process_of_its_own() {
+async fn in_a_separate_process() {
     let Ok(task) = std::env::var("SKILLFS_TEST_TASK") else { return };
     let settings = Settings::new("bucket").credentials(skillfs::StaticCredentials::new("A", "b"));
     if task == "connect" {
-        // Region and address by the AWS chain alone.
+        // Region and endpoint come from the AWS chain alone.
         SkillFs::connect(&settings).await.unwrap();
         return;
     }
@@ -746,11 +751,11 @@ async fn the_region_may_come_from_the_aws_chain_alone() {
     }
 }
 
-/// Runs that test, with this task.
+/// Runs that test in a child process, with this task.
 async fn in_process(task: &str, endpoint: &str, region: &str) {
     let mut command = tokio::process::Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "roles::in_a_process_of_its_own", "--nocapture"])
+        .args(["--exact", "roles::in_a_separate_process", "--nocapture"])
         .env("AWS_ENDPOINT_URL", endpoint)
         .env("AWS_REGION", region)
         .env("AWS_EC2_METADATA_DISABLED", "true")
@@ -760,12 +765,12 @@ async fn in_process(task: &str, endpoint: &str, region: &str) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&said));
 }
 
-/// STS fails while a request waits for its turn: the error speaks of STS, and not of AWS_ACCESS_KEY_ID.
+/// If STS fails while a request waits in the queue, the error is about STS and not about AWS_ACCESS_KEY_ID.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_is_about_sts_whenever_sts_fails() {
     let cloud = filled().await;
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(3);
-    *cloud.rules.slow_answer.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(3500)));
+    *cloud.rules.slow_response.lock().unwrap() = Some(("sub/b.md".to_owned(), Duration::from_millis(3500)));
     let fs = cloud
         .fs(|settings| {
             settings.max_attempts = 1;
@@ -783,28 +788,28 @@ async fn the_error_is_about_sts_whenever_sts_fails() {
     assert!(error.to_string().contains("STS"), "{error}");
 }
 
-/// All below a prefix is forbidden from now on: listing, too.
+/// Everything below a prefix becomes forbidden, including listing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refusal_of_everything_closes_memory() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     backend.read("b.md").await.unwrap();
     *cloud.rules.role_denies.lock().unwrap() = Some(("threads/1/".to_owned(), "threads/1/".to_owned()));
     assert_eq!(backend.fresh().read("a.md").await.unwrap_err().kind(), ErrorKind::Denied);
-    let told = backend.read("b.md").await.map(|file| file.content);
-    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+    let read = backend.read("b.md").await.map(|file| file.content);
+    assert_eq!(read.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{read:?}");
 }
 
-/// As S3 may answer those who may list prefixes only.
+/// S3 may answer 403 for missing files if the caller may list only prefixes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_files_are_remembered_where_s3_calls_them_forbidden() {
     let cloud = filled().await;
     for key in ["threads/1/gone.md", "threads/1/sub", "threads/1/sub.md", "threads/1/sub/.md"] {
         cloud.rules.forbidden.lock().unwrap().insert(key.to_owned());
     }
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     let mut bad = Vec::new();
     for round in 0..3 {
@@ -821,36 +826,36 @@ async fn missing_files_are_remembered_where_s3_calls_them_forbidden() {
 #[tokio::test]
 async fn an_answer_to_old_credentials_proves_nothing_of_new_ones() {
     let cloud = filled().await;
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("a.md").await.unwrap();
     backend.read("b.md").await.unwrap();
-    later(AGED).await;
-    // A slow answer to the first credentials.
-    *cloud.rules.slow_answer.lock().unwrap() =
+    advance_tokio_clock(AGED).await;
+    // A slow response to the first credentials.
+    *cloud.rules.slow_response.lock().unwrap() =
         Some(("threads/1/a.md".to_owned(), Duration::from_millis(800)));
     let slow = {
         let b = backend.fresh();
         tokio::spawn(async move { b.read("a.md").await.map(|f| f.content) })
     };
     tokio::time::sleep(Duration::from_millis(200)).await;
-    // Meanwhile they are revoked, and new ones are had, which may do less.
+    // In the meantime they are revoked and replaced with new ones, which have fewer permissions.
     cloud.revoke();
     backend.fresh().ls("/ticket").await.unwrap();
     assert_eq!(cloud.issued().len(), 2);
     *cloud.rules.role_denies.lock().unwrap() = Some(("threads/1/".to_owned(), "threads/1/".to_owned()));
     slow.await.unwrap().unwrap();
-    let told = backend.read("b.md").await.map(|file| file.content);
-    assert_eq!(told.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{told:?}");
+    let read = backend.read("b.md").await.map(|file| file.content);
+    assert_eq!(read.as_ref().map_err(skillfs::Error::kind), Err(ErrorKind::Denied), "{read:?}");
 }
 
-/// An index that is missing does not open what lies beside a library to whom reading there is refused.
+/// A missing index does not grant access to the files next to a library if reading them is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_index_does_not_open_the_next_one() {
     let cloud = filled().await;
     *cloud.rules.role_denies.lock().unwrap() =
         Some(("/u2/".to_owned(), "get:shared/acme/.skillfs/".to_owned()));
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let of = |user: &str| {
         fs.session(&with_libraries(Session::default().user(UserId::parse(user).unwrap()), &["acme"]))
     };
@@ -868,12 +873,12 @@ async fn a_missing_index_does_not_open_the_next_one() {
     );
 }
 
-/// Credentials are renewed behind an answer: what goes with the old ones proves nothing of the new.
+/// Credentials are renewed in the background. Requests with the old ones prove nothing about the new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_proves_nothing() {
     let cloud = filled().await;
     *cloud.rules.life.lock().unwrap() = Duration::from_secs(4);
-    let fs = cloud.fs(remembering).await;
+    let fs = cloud.fs(caching).await;
     let backend = fs.session(&session("u1", "1", "k1"));
     backend.read("b.md").await.unwrap();
     let mut misproven = 0;
@@ -886,7 +891,7 @@ async fn a_renewal_proves_nothing() {
         }
         let newest = format!("token-{}", cloud.issued().len() - 1);
         if !used.contains(&newest) {
-            // Long after STS has answered; nothing was ever sent with what it gave.
+            // Long after STS has responded; nothing was ever sent with the new credentials.
             tokio::time::sleep(Duration::from_millis(60)).await;
             backend.read("b.md").await.unwrap();
             if cloud.wire.take().iter().all(|r| r.method != "GET") {
@@ -899,7 +904,7 @@ async fn a_renewal_proves_nothing() {
     assert_eq!(misproven, 0);
 }
 
-/// What is known costs nothing, with a role either.
+/// Cached data costs no requests, with a role as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_known_costs_nothing_with_a_role() {
     const OPERATIONS: [&str; 10] =
@@ -929,7 +934,7 @@ async fn what_is_known_costs_nothing_with_a_role() {
             publish(&fs, &skillfs::Library::User(UserId::parse("u1").unwrap())).await;
         }
         for operation in OPERATIONS {
-            let fs = cloud.fs(remembering).await;
+            let fs = cloud.fs(caching).await;
             run(fs.session(&of), operation).await;
             cloud.wire.take();
             run(fs.session(&of), operation).await;

@@ -3,7 +3,6 @@
 //! `promises.toml` maps the id of each promise to the names of its tests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use crate::support::rust_files;
 

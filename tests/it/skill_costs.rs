@@ -1,4 +1,4 @@
-//! What skills cost, counted on the wire.
+//! The requests that skill operations send.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::skills::{paths, skill};
 use crate::support::wire::{Reply, Wire};
 use crate::support::{Bucket, session};
 
-/// A library straight in an embedded store, behind a wire that counts.
+/// A library in an embedded store, behind a proxy that counts requests.
 async fn counted(
     objects: Vec<(String, String)>,
     reply: impl Fn() -> Reply + Send + Sync + 'static,
@@ -23,7 +23,7 @@ async fn counted(
     (bucket, wire, backend)
 }
 
-/// What listing a category of several libraries asks for.
+/// The targets of the requests for listing a category in several libraries.
 async fn wire_targets(backend: &S3Backend, wire: &Wire) -> Vec<String> {
     backend.ls_recursive("/skills/a").await.unwrap();
     wire.take().into_iter().map(|request| request.target).collect()
@@ -51,9 +51,9 @@ async fn a_catalogue_of_200_skills_costs_one_listing_and_200_ranged_requests() {
         .partition(|r| r.target.contains(".skillfs/index.json"));
     assert!(heads.iter().all(|r| r.header("range").is_some() && r.header("if-match").is_some()));
     assert_eq!((index.len(), heads.len(), requests.len()), (1, 200, 202));
-    assert!(wire.most_at_once() >= 64, "only {} at once", wire.most_at_once());
+    assert!(wire.max_concurrent() >= 64, "only {} at once", wire.max_concurrent());
 
-    // What has not changed is not read again; a list of paths reads no skill. The index is looked for.
+    // Unchanged skills are not read again, and a list of paths reads no skill. The index is requested.
     assert_eq!(backend.skills(Some("c1")).await.unwrap().list().len(), 50);
     assert_eq!(counts(&wire), (1, 1, 2));
     assert_eq!(backend.load_skills(None).await.unwrap().len(), 200);
@@ -62,7 +62,7 @@ async fn a_catalogue_of_200_skills_costs_one_listing_and_200_ranged_requests() {
     assert_eq!(counts(&wire), (1, 2, 3));
     backend.skill_resources("c0/s000").await.unwrap();
     assert_eq!(counts(&wire), (1, 1, 2));
-    // A category costs its own.
+    // A category costs only its own skills.
     let cold = bucket.through(&wire.endpoint).await.session(&session("u1", "1", "k1"));
     assert_eq!(cold.skills(Some("c1")).await.unwrap().list().len(), 50);
     assert_eq!(counts(&wire), (1, 51, 52));
@@ -96,12 +96,12 @@ async fn layers_cost_one_listing_each() {
     assert_eq!(counts(&wire), (2, 3, 5));
     backend.load_skills(None).await.unwrap();
     assert_eq!(counts(&wire), (2, 2, 4));
-    // This version of it was just read.
+    // This version was just read.
     backend.load_skill("a/two").await.unwrap();
     assert_eq!(counts(&wire), (2, 2, 4));
     backend.skills(Some("a")).await.unwrap();
     assert_eq!(counts(&wire), (2, 4, 6));
-    // The other mounts have one layer, and cost what they cost.
+    // The other mounts have a single layer, and their costs do not change.
     backend.exists("/workspace/x.md").await.unwrap();
     assert_eq!(wire.operations(), ["HEAD", "LIST"]);
 }
@@ -135,7 +135,7 @@ async fn a_long_frontmatter_costs_a_second_request() {
     assert_eq!(ranges, ["bytes=0-17407", "bytes=0-4095", "bytes=0-4095", "bytes=0-4095", "bytes=0-6037"]);
 }
 
-/// A server that claims a `SKILL.md` of 200 MB.
+/// A server that claims to have a `SKILL.md` of 200 MB.
 #[tokio::test]
 async fn a_skill_file_of_200_mb_costs_a_few_kilobytes() {
     const SIZE: u64 = 200 * 1024 * 1024;
@@ -170,12 +170,12 @@ async fn a_skill_file_of_200_mb_costs_a_few_kilobytes() {
     assert_eq!(backend.load_skill("c/huge").await.unwrap_err().kind(), ErrorKind::TooLarge);
 }
 
-/// A name that is no path is looked for in one listing, and loaded from the same.
+/// A name that is not a path is resolved with one listing, which is also used to load the skill.
 #[tokio::test]
 async fn a_name_costs_two_listings_and_the_heads() {
     let objects = (0..5).map(|i| (format!("u1/skills/c/s{i}/SKILL.md"), skill(&format!("s{i}")))).collect();
     let (_, wire, backend) = counted(objects, || Reply::Forward).await;
     assert_eq!(backend.load_skill("s3").await.unwrap().skill.path, "c/s3");
-    // The path `s3`, then everything, each with a look for the index; five heads, and the file itself.
+    // The path `s3`, then everything, each with a request for the index; five heads, and the file itself.
     assert_eq!(counts(&wire), (2, 8, 10));
 }

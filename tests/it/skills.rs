@@ -1,4 +1,4 @@
-//! The skill library: discovery, layers, names, tiers, and what they cost.
+//! The skill library: discovery, layers, names, loading, and costs.
 
 use skillfs::embedded::Embedded;
 use skillfs::{
@@ -297,7 +297,7 @@ async fn two_layers_with_a_collision(b: Bucket) {
     assert_eq!(codes(&library), ["collision"]);
     assert!(library.diagnostics()[0].message.contains("`acme`"), "{}", library.diagnostics()[0]);
     assert_eq!(library.categories()[0].description.as_deref(), Some("The company's words"));
-    // As a whole, never file by file.
+    // Skills are never merged file by file.
     let listed = backend.ls("/skills/c/both").await.unwrap();
     assert_eq!(names(&listed.entries), ["/skills/c/both/SKILL.md", "/skills/c/both/own.md"]);
     assert!(!backend.exists("/skills/c/both/theirs.md").await.unwrap());
@@ -311,12 +311,12 @@ async fn two_layers_with_a_collision(b: Bucket) {
 async fn layers_hide_above_and_below_as_a_whole(b: Bucket) {
     b.put("u1/skills/a/deep/skill/SKILL.md", skill("skill")).await;
     b.put("u1/skills/b/SKILL.md", skill("b")).await;
-    // Above: a whole skill at `a`. Below: one inside `b`.
+    // Above: a skill at `a`. Below: a skill inside `b`.
     b.put("shared/acme/skills/a/SKILL.md", skill("a")).await;
     b.put("shared/acme/skills/a/extra.md", "hidden with its skill").await;
     b.put("shared/acme/skills/b/inner/SKILL.md", skill("inner")).await;
     b.put("shared/acme/skills/ab/SKILL.md", skill("ab")).await;
-    // A skill that is hidden hides nothing.
+    // A hidden skill hides nothing.
     b.put("shared/more/skills/a/other/SKILL.md", skill("other")).await;
     let backend = with_libraries(&b, &["acme", "more"]);
     let library = backend.skills(None).await.unwrap();
@@ -387,7 +387,7 @@ async fn loose_files_of_the_earlier_layer_win(b: Bucket) {
     let backend = with_libraries(&b, &["acme"]);
     assert_eq!(backend.read("/skills/c/DESCRIPTION.md").await.unwrap().content, "mine");
     assert_eq!(backend.read("/skills/c/only.md").await.unwrap().content, "only theirs");
-    // A skill is seen as it was published, and with nothing else in it.
+    // A skill appears exactly as it was published, without any other files.
     assert_eq!(names(&backend.ls("/skills/c/s").await.unwrap().entries), ["/skills/c/s/SKILL.md"]);
     assert_eq!(codes(&backend.skills(None).await.unwrap()), ["collision"]);
 }

@@ -1,4 +1,4 @@
-//! Sources of skills, what is decided on import, and the ways out: archives and folders.
+//! Sources of skills, import decisions, and export to archives and folders.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn skill(name: &str, more: &str, body: &str) -> String {
     format!("---\nname: {name}\ndescription: Does {name}.\n{more}---\n{body}")
 }
 
-/// A tree of files.
+/// Creates a tree of files.
 fn tree(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -59,7 +59,7 @@ fn text(skill: &SkillFiles, name: &str) -> String {
 // ---- layouts ----
 
 #[test]
-fn a_folder_that_is_a_skill_is_called_like_the_folder() {
+fn a_skill_is_named_after_its_folder() {
     let a = skill("sale", "", "b");
     let folder =
         tree(&[("sale/SKILL.md", &a), ("sale/references/x.md", "x"), ("sale/.source", "source = 'y'")]);
@@ -88,7 +88,7 @@ fn files_have_sizes_and_sums() {
     std::io::Read::read_to_string(&mut file.open().unwrap(), &mut all).unwrap();
     assert_eq!(all, "abc");
     assert_eq!(SourceFile::from_bytes("abc", "abc").sha256, file.sha256);
-    // What has changed since is not taken for what was looked at.
+    // A file that has changed since is not accepted.
     for other in ["abd", "abcd", "ab"] {
         std::fs::write(folder.path().join("sale/abc"), other).unwrap();
         assert_eq!(file.read().unwrap_err().kind(), ErrorKind::Conflict, "{other}");
@@ -163,7 +163,7 @@ fn in_a_repository_every_skill_is_found_by_its_folder() {
 }
 
 #[test]
-fn where_nothing_is_found_that_is_said() {
+fn a_source_without_skills_is_an_error() {
     let folder = tree(&[("README.md", "r")]);
     let place = folder.path().to_str().unwrap();
     let error = Source::open(place, &SourceOptions::default()).unwrap_err();
@@ -185,11 +185,11 @@ fn the_same_tree_is_read_in_the_same_order() {
     assert!(paths(&one).is_sorted());
 }
 
-// ---- what is not trusted in a folder ----
+// ---- untrusted folders ----
 
 #[cfg(unix)]
 #[test]
-fn links_never_lead_out() {
+fn links_outside_of_the_source_are_refused() {
     use std::os::unix::fs::symlink;
     let secret = tree(&[("secret", "s"), ("d/SKILL.md", &skill("d", "", "b"))]);
     let a = skill("a", "", "b");
@@ -231,7 +231,7 @@ fn links_never_lead_out() {
 
 #[cfg(unix)]
 #[test]
-fn names_that_no_library_holds_refuse_their_skill() {
+fn skills_with_invalid_names_are_refused() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     let a = skill("a", "", "b");
@@ -257,7 +257,7 @@ fn names_that_no_library_holds_refuse_their_skill() {
 
 #[cfg(unix)]
 #[test]
-fn a_pipe_is_not_waited_for() {
+fn pipes_are_not_read() {
     let folder = tree(&[("a/SKILL.md", &skill("a", "", "b"))]);
     let made = Command::new("mkfifo").arg(folder.path().join("a/pipe")).status();
     if made.is_ok_and(|status| status.success()) {
@@ -267,7 +267,7 @@ fn a_pipe_is_not_waited_for() {
 }
 
 #[test]
-fn bounds_hold_for_folders_too() {
+fn limits_apply_to_folders() {
     let a = skill("a", "", "b");
     let folder = tree(&[("a/SKILL.md", &a), ("a/x", "x"), ("a/y", "y"), ("b/c/d/SKILL.md", &a)]);
     let with = |limits: Limits| SourceOptions::default().limits(limits);
@@ -332,7 +332,7 @@ fn a_git_repository_is_read_at_its_head_a_tag_and_a_commit() {
         assert_eq!(source.origin.commit.as_deref(), Some(first.as_str()));
         assert_eq!(source.skills[0].loaded.as_ref().unwrap().body, "old");
     }
-    // What was fetched is in the provenance.
+    // The provenance records what was fetched.
     let imported = import(read(&format!("{url}#v1")), &options()).unwrap();
     assert_eq!(imported.skills[0].provenance.source, format!("{url}#v1"));
     assert_eq!(imported.skills[0].provenance.commit.as_deref(), Some(first.as_str()));
@@ -348,7 +348,7 @@ fn a_bare_repository_is_named_by_its_path() {
 }
 
 #[test]
-fn a_repository_that_is_not_there_is_said_to_be_missing() {
+fn a_missing_repository_is_an_error() {
     let (_folder, work, ..) = repository();
     let url = format!("file://{}", work.display());
     let error = Source::open(&format!("{url}#none"), &SourceOptions::default()).unwrap_err();
@@ -360,11 +360,11 @@ fn a_repository_that_is_not_there_is_said_to_be_missing() {
 
 #[cfg(unix)]
 #[test]
-fn a_repository_can_neither_run_nor_reach_anything() {
+fn a_repository_cannot_run_programs_or_reach_other_files() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let (folder, work, ..) = repository();
     let touched = folder.path().join("touched");
-    // Hooks of the repository, a filter, a submodule and a link to outside.
+    // Hooks of the repository, a filter, a submodule, and a link to the outside.
     let hook = work.join(".git/hooks/post-checkout");
     put(&work, ".git/hooks/post-checkout", &format!("#!/bin/sh\ntouch {}\n", touched.display()));
     std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -387,7 +387,7 @@ fn imported(files: &[(&str, &str)], options: &ImportOptions<'_>) -> Imported {
     import(open(tree(files).path()), options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Imports while the files are still there.
+/// Imports a tree, and inspects the result while the files still exist.
 fn with_tree<R>(files: &[(&str, &str)], options: &ImportOptions<'_>, look: impl FnOnce(Imported) -> R) -> R {
     let folder = tree(files);
     look(import(open(folder.path()), options).unwrap())
@@ -405,7 +405,7 @@ fn every_skill_gets_its_provenance() {
         assert_eq!((said.category.as_deref(), said.commit), (Some("deeds"), None));
         assert_eq!(said.installed_at, "2026-11-16T12:00:00Z");
         assert_eq!((said.trust_tier, said.scripts_imported), (TrustTier::Unreviewed, false));
-        // A machine's own paths are nobody else's affair.
+        // Local paths must not become public.
         assert!(!said.source.contains('/'), "{source}");
     });
 }
@@ -508,7 +508,7 @@ fn danger_needs_consent() {
 }
 
 #[test]
-fn what_cannot_be_loaded_is_refused() {
+fn skills_that_cannot_be_loaded_are_refused() {
     let a = skill("a", "", "b");
     let files = [("a/SKILL.md", a.as_str()), ("empty/SKILL.md", ""), ("deep/a/DESCRIPTION.md", "x")];
     let result = imported(&files, &options());
@@ -518,7 +518,7 @@ fn what_cannot_be_loaded_is_refused() {
 }
 
 #[test]
-fn dependencies_are_ordered_and_judged() {
+fn dependencies_are_ordered_and_checked() {
     let a = skill("a", "depends: [b, gone]\n", "b");
     let b = skill("b", "required_capabilities: [file:read]\n", "b");
     let c = skill("c", "depends: d\n", "b");
@@ -547,7 +547,7 @@ fn dependencies_are_ordered_and_judged() {
     codes.sort_unstable();
     codes.dedup();
     assert_eq!(codes, ["deep-dependency", "dependency-cycle", "missing-dependency", "undeclared-capability"]);
-    // All of them are imported all the same.
+    // All of them are imported anyway.
     assert_eq!(result.skills.len(), files.len());
 }
 
@@ -613,7 +613,7 @@ fn an_export_is_a_site_of_the_discovery_rfc() {
 }
 
 #[test]
-fn the_same_skills_make_the_same_bytes() {
+fn exports_are_deterministic() {
     for format in [Format::Zip, Format::TarGz] {
         assert_eq!(exported(format).0, exported(format).0);
     }
@@ -644,7 +644,7 @@ fn an_export_is_read_back_as_it_was() {
 }
 
 #[test]
-fn a_sum_that_does_not_match_refuses_the_site() {
+fn a_checksum_mismatch_refuses_the_site() {
     let a = skill("a", "", "b");
     let digest = SourceFile::from_bytes("x", a.clone()).sha256.to_string();
     let site = |digest: &str, url: &str, name: &str, schema: &str| {
@@ -669,7 +669,7 @@ fn a_sum_that_does_not_match_refuses_the_site() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let error = read(&site(&digest, "a/SKILL.md", "a", "9.0.0")).unwrap_err();
     assert!(error.message().contains("its schema is"), "{error}");
-    // Nothing is decoded.
+    // The URL is not decoded.
     let error = read(&site(&digest, "..%2f..%2fsecret", "a", "0.2.0")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     for (url, name) in [
@@ -729,14 +729,14 @@ fn a_library_is_written_and_read_back() {
     assert_eq!(paths(&open(&target)), ["deeds/sale", "notes", "wills/sale", "x/Big Name"]);
     let again = write_folder(&library(), &target, Existing::Refuse).unwrap();
     assert_eq!((again.written, again.unchanged, again.bytes), (0, 7, 0));
-    // Nothing temporary stays.
+    // No temporary files are left.
     let left: Vec<_> =
         std::fs::read_dir(target.join("notes")).unwrap().flatten().map(|e| e.file_name()).collect();
     assert_eq!(left, ["SKILL.md"]);
 }
 
 #[test]
-fn other_content_is_not_overwritten_unless_told() {
+fn different_content_is_overwritten_only_on_request() {
     let target = tree(&[("wills/sale/SKILL.md", "mine"), ("mine.txt", "m")]);
     let error = write_folder(&library(), target.path(), Existing::Refuse).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
@@ -754,7 +754,7 @@ fn other_content_is_not_overwritten_unless_told() {
 
 #[cfg(unix)]
 #[test]
-fn nothing_is_written_through_a_link() {
+fn links_are_not_written_through() {
     use std::os::unix::fs::symlink;
     let outside = tree(&[("file", "old")]);
     for (link, to) in [("deeds", ""), ("notes", ""), ("notes/SKILL.md", "file")] {
@@ -798,7 +798,7 @@ fn a_new_skill_is_valid() {
 }
 
 #[test]
-fn a_bad_name_is_refused_in_the_words_of_the_validator() {
+fn an_invalid_name_is_refused_in_the_wording_of_the_validator() {
     let folder = tempfile::tempdir().unwrap();
     let long = "x".repeat(65);
     for (name, description, words) in [

@@ -1,5 +1,5 @@
-//! The Agent Skills specification, by its reference library: what skills-ref answered is recorded,
-//! and we answer the same.
+//! Conformance with the Agent Skills specification: compares our validation with recorded results of its
+//! reference library, skills-ref.
 
 use proptest::prelude::*;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ struct Case {
     file: String,
     content: String,
     content_encoding: String,
-    /// Absent or null where the library itself crashed.
+    /// Missing or null if the reference library itself crashed.
     #[serde(default)]
     validate: Option<Vec<String>>,
     to_prompt: Option<String>,
@@ -32,9 +32,9 @@ fn check(fixture: &str, least: usize) {
         };
         let got = validate(&content, &case.dir);
         let agrees = match &case.validate {
-            // Any error will do.
+            // Any error is accepted.
             None => !got.is_empty(),
-            // Nobody should imitate another YAML library's scanner dumps.
+            // The details of a YAML error depend on the YAML library.
             Some(said) if said.len() == 1 && said[0].starts_with(YAML) => {
                 got.len() == 1 && got[0].starts_with(YAML)
             }
@@ -59,13 +59,13 @@ fn the_recorded_vectors_agree() {
     check(include_str!("../fixtures/skills-ref-cases.json"), 50);
 }
 
-/// Inputs of our own, most of them about YAML, with what skills-ref 0.1.1 answered.
+/// Our own inputs, mostly about YAML, with the results of skills-ref 0.1.1.
 #[test]
 fn more_recorded_vectors_agree() {
     check(include_str!("../fixtures/skills-ref-more.json"), 110);
 }
 
-/// What a loader must survive: each is bounded, and says what it did.
+/// Hostile inputs: loading each is bounded and reports diagnostics.
 #[test]
 fn hostile_frontmatter_is_bounded_and_told() {
     let mut bomb = "a0: &a0 [x, x]\n".to_owned();
@@ -98,7 +98,7 @@ fn hostile_frontmatter_is_bounded_and_told() {
         assert_eq!(document.manifest.description, "d", "{name}");
         assert!(document.diagnostics.iter().any(|d| d.code == code), "{name}: {:?}", document.diagnostics);
         assert!(!validate(content.as_bytes(), "x").is_empty(), "{name}");
-        // A small file makes a small skill.
+        // A small file produces a small skill.
         let size = serde_json::to_string(&document.manifest).unwrap().len();
         assert!(size < 100_000, "{name}: {size} bytes");
     }
@@ -112,7 +112,7 @@ fn hostile_frontmatter_is_bounded_and_told() {
     assert!(!validate(b"---\nname: x\ndescription: \xff\n---\n", "x").is_empty());
 }
 
-/// Pieces of frontmatter, in any order.
+/// Fragments of frontmatter, in any order.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         6 => prop::sample::select(vec![

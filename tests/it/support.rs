@@ -1,4 +1,4 @@
-//! Buckets to test on: embedded always, LocalStack where `make test` started it.
+//! Test buckets: always on the embedded store, and on LocalStack if `make test` started it.
 
 pub mod cloud;
 pub mod wire;
@@ -18,10 +18,10 @@ use skillfs::{
 };
 use tokio::net::TcpListener;
 
-/// Where LocalStack listens; `make test` sets it.
+/// The environment variable with LocalStack's endpoint; `make test` sets it.
 pub const LOCALSTACK: &str = "SKILLFS_TEST_LOCALSTACK";
 
-/// Runs each case on every server: a plain `cargo test` on the embedded store, `make test` on all.
+/// Runs each case on every server: on the embedded store with `cargo test`, on all servers with `make test`.
 macro_rules! on_every_server {
     ($($case:ident),+ $(,)?) => {
         mod embedded {
@@ -42,16 +42,16 @@ macro_rules! on_every_server {
 }
 pub(crate) use on_every_server;
 
-/// One empty bucket of its own for each test.
+/// A new empty bucket for one test.
 pub struct Bucket {
     pub name: String,
     pub fs: SkillFs,
-    /// A client that knows nothing of mounts: the foreign writer.
+    /// A client that does not know about mounts, which acts as another program.
     pub raw: Client,
-    /// Where a server listens, for clients of one's own.
+    /// The endpoint of the server, for additional clients.
     pub endpoint: String,
     pub credentials: StaticCredentials,
-    /// The server, where it is in this process.
+    /// The server, if it runs in this process.
     embedded: Option<Embedded>,
 }
 
@@ -60,8 +60,8 @@ impl Bucket {
         Self::in_embedded(&Embedded::in_memory().unwrap()).await
     }
 
-    /// A handle that remembers for an hour.
-    pub async fn remembering() -> Self {
+    /// A bucket whose handle has a freshness bound of one hour.
+    pub async fn caching() -> Self {
         let mut bucket = Self::embedded().await;
         let hour = Freshness::all(Duration::from_secs(3600));
         bucket.fs = bucket.with(&bucket.endpoint, |settings| settings.freshness = hour).await;
@@ -90,12 +90,12 @@ impl Bucket {
         Self { name, fs, raw, endpoint, credentials, embedded: None }
     }
 
-    /// Whether the server's clock can be set.
+    /// Whether the server's clock can be advanced.
     pub fn has_clock(&self) -> bool {
         self.embedded.is_some()
     }
 
-    /// Sets the server's clock ahead, for these handles, too. Nothing happens on other servers.
+    /// Advances the clock of the server and of these handles. Does nothing on other servers.
     pub fn advance<'f>(&self, by: Duration, handles: impl IntoIterator<Item = &'f SkillFs>) {
         if let Some(embedded) = &self.embedded {
             embedded.advance_clock(by);
@@ -112,19 +112,19 @@ impl Bucket {
         self.raw.delete_object().bucket(&self.name).key(key).send().await.unwrap();
     }
 
-    /// User `u1`, thread `1`, ticket `k1`.
+    /// A session of user `u1`, thread `1` and ticket `k1`.
     pub fn session(&self) -> S3Backend {
         self.fs.session(&session("u1", "1", "k1"))
     }
 
-    /// Another handle on the same bucket, with other settings.
+    /// Another handle to the same bucket, with different settings.
     pub async fn with(&self, endpoint: &str, change: impl FnOnce(&mut Settings)) -> SkillFs {
         let mut settings = settings_for(endpoint, &self.credentials, &self.name);
         change(&mut settings);
         SkillFs::connect(&settings).await.unwrap()
     }
 
-    /// The same bucket through another address, such as a proxy that breaks things.
+    /// A handle to the same bucket at another endpoint, such as a proxy that injects faults.
     pub async fn through(&self, endpoint: &str) -> SkillFs {
         connect(endpoint, &self.credentials, &self.name).await
     }
@@ -147,7 +147,7 @@ fn settings_for(endpoint: &str, credentials: &StaticCredentials, bucket: &str) -
     settings(bucket).endpoint_url(endpoint.to_owned()).region("us-east-1").credentials(credentials.clone())
 }
 
-/// Generous limits: the machine may be busy, and no test measures time.
+/// Settings with generous limits: the machine may be busy, and no test measures time.
 pub fn settings(bucket: &str) -> Settings {
     let minute = Duration::from_secs(60);
     Settings::new(bucket)
@@ -183,7 +183,8 @@ fn raw_client(endpoint: &str, credentials: &StaticCredentials) -> Client {
     Client::from_conf(config)
 }
 
-/// Publishes a library as it is stored. One that is published already gets what others have changed in its mirror.
+/// Publishes a library with its current content. If it is already published, publishes the drift in its
+/// mirror.
 pub async fn publish(fs: &SkillFs, library: &Library) -> Published {
     let mut options = PushOptions::default();
     options.into = IntoKind::Published;
@@ -191,7 +192,7 @@ pub async fn publish(fs: &SkillFs, library: &Library) -> Published {
     fs.library(&plan.library).publish(&plan).await.unwrap()
 }
 
-/// All Rust files below a folder of the project, with their path in it.
+/// All Rust files below a folder of the project, with their relative paths.
 pub fn rust_files(folder: &str) -> Vec<(String, String)> {
     let root = root().join(folder);
     let (mut files, mut folders) = (Vec::new(), vec![root.clone()]);
@@ -209,7 +210,7 @@ pub fn rust_files(folder: &str) -> Vec<(String, String)> {
     files
 }
 
-/// `path` for a file, `path/` for a directory.
+/// Formats entries as `path` for a file and `path/` for a directory.
 pub fn names(entries: &[Entry]) -> Vec<String> {
     let name = |e: &Entry| match e.kind {
         EntryKind::File => e.path.to_string(),
@@ -218,17 +219,17 @@ pub fn names(entries: &[Entry]) -> Vec<String> {
     entries.iter().map(name).collect()
 }
 
-/// Text in a single-byte encoding; it has to fit.
+/// Encodes text as Latin-1; every character must fit.
 pub fn latin1(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
 }
 
-/// Text in UTF-16 with its byte order mark.
+/// Encodes text as UTF-16 with a byte order mark.
 pub fn utf16(text: &str, to: fn(u16) -> [u8; 2]) -> Vec<u8> {
     std::iter::once(0xfeff).chain(text.encode_utf16()).flat_map(to).collect()
 }
 
-/// Numbers that look random and are the same every time.
+/// A deterministic pseudorandom number generator.
 pub struct Seeded(u64);
 
 impl Seeded {

@@ -1,4 +1,4 @@
-//! Tenants: what one session must never see of another, and how strange names are met.
+//! Isolation of tenants, and handling of unusual names.
 
 use skillfs::{ErrorKind, Library, S3Backend, Session, ThreadId, UserId};
 
@@ -17,7 +17,7 @@ on_every_server!(
     the_index_beside_a_library_is_in_no_mount,
 );
 
-/// What every way to read a path answers.
+/// The results of every way to read a path.
 async fn kinds(backend: &S3Backend, path: &str) -> [Option<ErrorKind>; 6] {
     [
         backend.ls(path).await.err().map(|e| e.kind()),
@@ -42,7 +42,7 @@ async fn thread_1_does_not_see_thread_10(b: Bucket) {
     {
         assert_eq!(kinds(&one, path).await, [Some(ErrorKind::NotFound); 6], "{path}");
     }
-    // The other way round: an empty thread beside a full one.
+    // The reverse: an empty thread next to one with files.
     let ten = b.fs.session(&session("u1", "100", "k1"));
     assert!(ten.ls("/workspace").await.unwrap().entries.is_empty());
 }
@@ -190,7 +190,7 @@ async fn keys_that_no_path_names_are_hidden_and_counted(b: Bucket) {
     assert_eq!(all.hidden, 9);
     let tree = backend.tree("/workspace").await.unwrap();
     assert_eq!((tree.count(), tree.hidden), ((2, 1), 9));
-    // A directory that holds hidden keys only is still a directory.
+    // A directory that contains only hidden keys is still a directory.
     let deep = backend.ls("/workspace/a/deep").await.unwrap();
     assert_eq!((deep.entries.len(), deep.hidden), (0, 1));
     assert!(backend.exists("/workspace/a/deep").await.unwrap());
@@ -245,7 +245,7 @@ async fn the_index_beside_a_library_is_in_no_mount(b: Bucket) {
     assert!(names(&all.entries).iter().all(|name| !name.contains(".skillfs")));
     let beside = b.raw.list_objects_v2().bucket(&b.name).prefix("u1/.skillfs/").send().await.unwrap();
     let beside: Vec<_> = beside.contents.unwrap().into_iter().filter_map(|object| object.key).collect();
-    // The index, the record of the mirror, a release and a blob.
+    // The index, the mirror record, a release and a blob.
     assert_eq!(beside.len(), 4, "{beside:?}");
     let beside = beside.iter().flat_map(|key| {
         [

@@ -1,4 +1,4 @@
-//! What is remembered, where several come together: bugs that were found, and must not come back.
+//! Regression tests for the cache with concurrent callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::support::{Bucket, session};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn remembering(settings: &mut Settings) {
+fn caching(settings: &mut Settings) {
     settings.freshness = Freshness::all(HOUR);
 }
 
@@ -23,27 +23,27 @@ fn open(fs: &SkillFs) -> S3Backend {
     fs.session(&session("u1", "1", "k1"))
 }
 
-/// A reply that goes to the storage at once and comes back when `go` is told; `told` when it went.
-fn held(told: &Arc<Notify>, go: &Arc<Notify>) -> Reply {
-    let (told, go) = (told.clone(), go.clone());
+/// A reply that is forwarded immediately and returned when `go` is notified; `forwarded` is notified in between.
+fn held(forwarded: &Arc<Notify>, go: &Arc<Notify>) -> Reply {
+    let (forwarded, go) = (forwarded.clone(), go.clone());
     Reply::ForwardHook(Hook(Arc::new(move || {
-        let (told, go) = (told.clone(), go.clone());
+        let (forwarded, go) = (forwarded.clone(), go.clone());
         Box::pin(async move {
-            told.notify_one();
+            forwarded.notify_one();
             go.notified().await;
         })
     })))
 }
 
-/// Who wants a window of a long text gets the failure of one who wanted all its bytes.
+/// A reader of a window of a long text got the failure of a caller that requested all of its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_window_does_not_fail_because_another_wanted_all_bytes() {
+async fn a_window_does_not_fail_because_of_a_read_of_all_bytes() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     embedded.put(&bucket.name, "threads/1/long.txt", "line\n".repeat(100_000)).await.unwrap();
     let first = AtomicUsize::new(0);
-    let (told, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (t, g) = (told.clone(), go.clone());
+    let (forwarded, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (t, g) = (forwarded.clone(), go.clone());
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| match first.fetch_add(1, Ordering::SeqCst) {
         0 => held(&t, &g),
         _ => Reply::Forward,
@@ -51,13 +51,13 @@ async fn a_window_does_not_fail_because_another_wanted_all_bytes() {
     .await;
     let fs = bucket
         .with(&wire.endpoint, |settings| {
-            remembering(settings);
+            caching(settings);
             settings.max_read_bytes = 100_000;
         })
         .await;
     let s = open(&fs);
     let bytes = tokio::spawn(async move { s.read_bytes("long.txt", ..).await.map(drop) });
-    told.notified().await;
+    forwarded.notified().await;
     let s = open(&fs);
     let window =
         tokio::spawn(async move { s.read_window("long.txt", Window::default().offset(0).limit(2)).await });
@@ -67,9 +67,10 @@ async fn a_window_does_not_fail_because_another_wanted_all_bytes() {
     assert_eq!(window.await.unwrap().unwrap().content, "line\nline\n");
 }
 
-/// With two libraries, a long file that another changed cannot be read until the bound is over.
+/// With two libraries, a long file that another program changed could not be read until the freshness bound
+/// was over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
+async fn a_long_file_of_a_changed_layer_is_read_again() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     let long = |text: &str| format!("{text}\n").repeat(100_000);
@@ -79,7 +80,7 @@ async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
         embedded.put(&bucket.name, "shared/acme/skills/a/long.txt", long("old")).await.unwrap();
         let fs = bucket
             .with(&bucket.endpoint, |settings| {
-                remembering(settings);
+                caching(settings);
                 settings.max_read_bytes = 100_000;
             })
             .await;
@@ -102,7 +103,8 @@ async fn a_long_file_of_a_layer_that_was_changed_is_read_anew() {
     }
 }
 
-/// Whatever keeps an index alive is weighed with it: else it would be held without being counted.
+/// Every entry that keeps an index alive must include its size. Otherwise, memory would be used without being
+/// counted.
 #[tokio::test]
 async fn what_keeps_an_index_alive_counts_it() {
     let bucket = Bucket::embedded().await;
@@ -115,13 +117,13 @@ async fn what_keeps_an_index_alive_counts_it() {
         files.join(",")
     );
     bucket.put("u1/.skillfs/index.json", &index).await;
-    let fs = bucket.with(&bucket.endpoint, remembering).await;
+    let fs = bucket.with(&bucket.endpoint, caching).await;
     assert_eq!(open(&fs).skills(None).await.unwrap().list()[0].resources.len(), 5_000);
     // The index, the library and the union of libraries.
     assert!(fs.cache().bytes > 3 * index.len() as u64, "{:?}, and the index has {}", fs.cache(), index.len());
-    // Where there is no room for it, nothing holds it.
+    // If it does not fit into the cache, nothing keeps it alive.
     let small = |settings: &mut Settings| {
-        remembering(settings);
+        caching(settings);
         settings.cache_bytes = index.len() as u64;
     };
     let fs = bucket.with(&bucket.endpoint, small).await;
@@ -129,7 +131,7 @@ async fn what_keeps_an_index_alive_counts_it() {
     assert!(fs.cache().bytes < 100_000, "{:?}", fs.cache());
 }
 
-/// Who asks for what a busy tenant has asked for waits in the busy tenant's queue.
+/// A caller that requested the same data as a busy tenant waited in the busy tenant's queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shared_library_does_not_wait_in_anothers_queue() {
     let embedded = Embedded::in_memory().unwrap();
@@ -141,7 +143,7 @@ async fn a_shared_library_does_not_wait_in_anothers_queue() {
         Wire::start(Some(&bucket.endpoint), |_, _| Reply::ForwardAfter(Duration::from_millis(20))).await;
     let fs = bucket
         .with(&wire.endpoint, |settings| {
-            remembering(settings);
+            caching(settings);
             settings.max_requests = 64;
             settings.max_requests_per_tenant = 4;
         })
@@ -170,24 +172,24 @@ async fn a_shared_library_does_not_wait_in_anothers_queue() {
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// An answer that was asked for earlier takes the place of a newer one.
+/// An older response replaced a newer one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_answer_does_not_replace_a_newer_one() {
+async fn an_older_response_does_not_replace_a_newer_one() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     embedded.put(&bucket.name, "threads/1/a.md", "old").await.unwrap();
     let first = AtomicUsize::new(0);
-    let (told, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (t, g) = (told.clone(), go.clone());
+    let (forwarded, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (t, g) = (forwarded.clone(), go.clone());
     let wire = Wire::start(Some(&bucket.endpoint), move |_, _| match first.fetch_add(1, Ordering::SeqCst) {
         0 => held(&t, &g),
         _ => Reply::Forward,
     })
     .await;
-    let fs = bucket.with(&wire.endpoint, remembering).await;
+    let fs = bucket.with(&wire.endpoint, caching).await;
     let slow = open(&fs);
     let slow = tokio::spawn(async move { slow.read("a.md").await.unwrap().content });
-    told.notified().await;
+    forwarded.notified().await;
     bucket.put("threads/1/a.md", "new").await;
     let s = open(&fs);
     assert_eq!(s.fresh().read("a.md").await.unwrap().content, "new");
@@ -197,12 +199,12 @@ async fn an_older_answer_does_not_replace_a_newer_one() {
     assert_eq!(s.read("a.md").await.unwrap().content, "new", "what was seen as new is old again");
 }
 
-/// What no key can be is `invalid_path`, whatever is known.
+/// A path that is too long for a key is `invalid_path`, regardless of the cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn over_long_keys_are_refused_whatever_is_known() {
+async fn keys_that_are_too_long_are_refused_regardless_of_the_cache() {
     let bucket = Bucket::embedded().await;
     bucket.put("u1/skills/a/SKILL.md", skill("a")).await;
-    let s = open(&bucket.with(&bucket.endpoint, remembering).await);
+    let s = open(&bucket.with(&bucket.endpoint, caching).await);
     let long = format!(
         "/skills/{}",
         ["x".repeat(250), "y".repeat(250), "z".repeat(250), "w".repeat(250), "v".repeat(30)].join("/")
@@ -214,7 +216,8 @@ async fn over_long_keys_are_refused_whatever_is_known() {
     assert_eq!(before, after);
 }
 
-/// Futures that are not polled hold turns: whoever asks between the items of a stream waits for ever.
+/// Futures that are not polled held turns in the queue, so a caller that sent a request between two items of
+/// a stream waited forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_of_reads_does_not_lock_its_reader_out() {
     let embedded = Embedded::in_memory().unwrap();
@@ -243,9 +246,9 @@ async fn a_stream_of_reads_does_not_lock_its_reader_out() {
     assert!(tokio::time::timeout(Duration::from_secs(20), work).await.is_ok(), "it hangs");
 }
 
-/// The same with the search of our own, and a limit below what it does at once.
+/// The same with our own search, and a limit below its concurrency.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_search_does_not_lock_its_reader_out() {
+async fn a_search_does_not_block_its_consumer() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     let objects = (0..300).map(|i| (format!("threads/1/{i:03}.md"), bytes::Bytes::from("text")));
@@ -264,9 +267,9 @@ async fn a_search_does_not_lock_its_reader_out() {
     assert!(done, "it hangs");
 }
 
-/// An index that cannot be read for another reason than 403: nobody could tell what is being published.
+/// If an index cannot be read for another reason than 403, it is unknown what is published.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_index_that_cannot_be_read_is_told() {
+async fn an_unreadable_index_is_an_error() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     embedded.put(&bucket.name, "u1/skills/a/SKILL.md", skill("a")).await.unwrap();
@@ -289,19 +292,20 @@ async fn an_index_that_cannot_be_read_is_told() {
     }
 }
 
-/// An upload whose content does not come holds turns for as long.
+/// An upload whose content stalls held turns in the queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_upload_does_not_lock_others_out() {
     let embedded = Embedded::in_memory().unwrap();
     let bucket = Bucket::in_embedded(&embedded).await;
     embedded.put(&bucket.name, "threads/1/a.md", "text").await.unwrap();
-    // Parts end one after another, so that those that are on their way have begun.
+    // Parts end one after another, so that those in flight have started.
     let wire = Wire::start(Some(&bucket.endpoint), |request, _| {
         let part = request.target.split("partNumber=").nth(1).and_then(|n| n[..1].parse::<u64>().ok());
         Reply::ForwardAfter(Duration::from_millis(part.map_or(0, |part| 400 * part)))
     })
     .await;
-    // As 22 such uploads of one tenant with the default of 64, or 86 of four tenants for the process.
+    // This corresponds to 22 such uploads of one tenant with the default limit of 64, or 86 of four tenants
+    // with the limit of the process.
     let fs = bucket
         .with(&wire.endpoint, |settings| {
             settings.max_requests_per_tenant = 3;

@@ -77,7 +77,7 @@ async fn if_match_refuses_another_version(b: Bucket) {
     assert_eq!(error.kind(), ErrorKind::Conflict);
     assert!(error.message().contains(&second), "{error}");
     assert!(!error.may_have_taken_effect());
-    // With the quotes that it has on the wire, too.
+    // An ETag with quotes, as in HTTP, is accepted too.
     s.write_with("/workspace/a", "4", WriteMode::IfMatch(format!("\"{second}\""))).await.unwrap();
     s.delete("/workspace/a").await.unwrap();
     assert_eq!(
@@ -103,7 +103,7 @@ async fn content_types_follow_from_names(b: Bucket) {
         s.write(format!("/workspace/{name}"), "x").await.unwrap();
         let head = b.raw.head_object().bucket(&b.name).key(format!("threads/1/{name}")).send().await.unwrap();
         assert_eq!(head.content_type(), Some(content_type), "{name}");
-        // And the id of the write.
+        // The ID of the write is stored as well.
         assert_eq!(head.metadata().unwrap()["skillfs-writes"].len(), 12);
     }
 }
@@ -117,7 +117,7 @@ async fn an_edit_replaces_one_exact_text(b: Bucket) {
     let edited = s.edit_all("/workspace/a.md", "dos", "").await.unwrap();
     assert_eq!(edited.replacements, 2);
     assert_eq!(text(&s, "/workspace/a.md").await, "uno  3 ");
-    // Down to nothing.
+    // The result may be empty.
     s.edit("/workspace/a.md", "uno  3 ", "").await.unwrap();
     assert_eq!(text(&s, "/workspace/a.md").await, "");
 }
@@ -225,7 +225,7 @@ async fn a_file_is_copied_and_moved(b: Bucket) {
         ["/workspace/c.md", "/workspace/sub/", "/workspace/sub/100%.md"]
     );
     assert_eq!(text(&s, "/workspace/c.md").await, "uno");
-    // Files that are there are replaced, unless told.
+    // Existing files are replaced by default.
     s.write("/workspace/d.md", "dos").await.unwrap();
     let no = Overwrite::No;
     assert_eq!(kind(s.copy_with("/workspace/d.md", "/workspace/c.md", no).await), ErrorKind::AlreadyExists);
@@ -234,7 +234,7 @@ async fn a_file_is_copied_and_moved(b: Bucket) {
     s.move_with("/workspace/d.md", "/workspace/new.md", no).await.unwrap();
     s.move_to("/workspace/new.md", "/workspace/c.md").await.unwrap();
     assert_eq!(text(&s, "/workspace/c.md").await, "dos");
-    // Other mounts can be read from.
+    // Other mounts can be copied from.
     b.put("tickets/k1/order.md", "pedido").await;
     s.copy("/ticket/order.md", "/workspace/order.md").await.unwrap();
     assert_eq!(text(&s, "/workspace/order.md").await, "pedido");
@@ -265,7 +265,7 @@ async fn a_tree_is_copied_and_moved(b: Bucket) {
     let moved = s.move_to("/workspace/a", "/workspace/moved").await.unwrap();
     assert_eq!((moved.files, moved.hidden), (3, 1));
     assert_eq!(text(&s, "/workspace/moved/b/y").await, "a/b/y");
-    // What no path can name stays.
+    // Keys that no path can name are left.
     assert_eq!(s.ls_recursive("/workspace/a").await.unwrap().hidden, 1);
     assert!(!s.exists("/workspace/a/x").await.unwrap());
 }
@@ -361,7 +361,7 @@ async fn names_are_taken_literally_with_a_hint(b: Bucket) {
 
 const MIB: usize = 1024 * 1024;
 
-/// Parts as small as S3 takes them.
+/// A session with the smallest parts that S3 accepts.
 async fn in_small_parts(b: &Bucket) -> S3Backend {
     let settings = settings(&b.name)
         .endpoint_url(b.endpoint.clone())
@@ -397,7 +397,7 @@ async fn long_content_goes_in_parts(b: Bucket) {
     assert_eq!(s.read_bytes("/workspace/long.bin", ..).await.unwrap().bytes, content);
     let head = b.raw.head_object().bucket(&b.name).key("threads/1/long.bin").send().await.unwrap();
     assert!(head.metadata().unwrap().contains_key("skillfs-writes"));
-    // As a stream of odd pieces, under conditions.
+    // As a stream of pieces of an odd size, with conditions.
     let pieces: Vec<Bytes> = content.chunks(777_777).map(Bytes::copy_from_slice).collect();
     let again = || stream::iter(pieces.clone()).map(Ok);
     let new = WriteMode::CreateNew;
@@ -408,7 +408,7 @@ async fn long_content_goes_in_parts(b: Bucket) {
     let mode = WriteMode::IfMatch("0".repeat(32));
     assert_eq!(kind(s.write_stream("/workspace/streamed.bin", again(), mode).await), ErrorKind::Conflict);
     assert_eq!(s.stat("/workspace/streamed.bin").await.unwrap().etag, streamed.etag);
-    // An edit of a long text goes in parts, too.
+    // An edit of a long text uses a multipart upload too.
     let mut long = "línea\n".repeat(2 * MIB);
     long.push_str("fin");
     s.write("/workspace/long.txt", long.clone()).await.unwrap();
@@ -456,7 +456,7 @@ async fn a_failed_stream_leaves_nothing(b: Bucket) {
     assert!(error.message().contains("the disk went away"), "{error}");
     assert!(!s.exists("/workspace/x").await.unwrap());
     assert_eq!(uploads(&b).await, 0);
-    // And when its caller goes away.
+    // Also if the caller is canceled.
     let endless = stream::repeat_with(|| Ok(Bytes::from(vec![b'x'; MIB])));
     let writing = s.write_stream("/workspace/x", endless, WriteMode::Overwrite);
     let _ = tokio::time::timeout(std::time::Duration::from_millis(1500), writing).await;
@@ -494,17 +494,17 @@ async fn quotas_name_the_limit(b: Bucket) {
     let error = s.write("/workspace/d", "").await.unwrap_err();
     assert!(error.message().contains("objects, and may hold 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
-    // Less is always allowed, and what was deleted counts no more.
+    // Shrinking is always allowed, and deleted files no longer count.
     s.write("/workspace/b", "1").await.unwrap();
     s.append("/workspace/c", "345").await.unwrap();
     assert_eq!(kind(s.append("/workspace/c", "67").await), ErrorKind::QuotaExceeded);
     s.delete("/workspace/a").await.unwrap();
     s.write("/workspace/d", "12345").await.unwrap();
     assert_eq!(kind(s.copy("/workspace/d", "/workspace/e").await), ErrorKind::QuotaExceeded);
-    // A new name takes no more room.
+    // Renaming needs no additional quota.
     s.move_to("/workspace/d", "/workspace/e").await.unwrap();
     s.delete_recursive("/workspace/c").await.unwrap();
-    // Others make room: a refusal looks again before it refuses.
+    // If others have deleted files, the quota is recounted before a write is refused.
     b.delete("threads/1/e").await;
     b.delete("threads/1/b").await;
     s.write("/workspace/f", "123456789012").await.unwrap();
@@ -541,7 +541,7 @@ async fn grants_decide_what_may_be_written(b: Bucket) {
     assert_eq!(text(&s, "/workspace/answer.md").await, "sí");
 }
 
-/// Every operation that changes something, on one path.
+/// Every operation that modifies something, on one path.
 async fn every_write(s: &S3Backend, path: &str) -> Vec<(&'static str, Option<ErrorKind>)> {
     fn of<T>(result: Result<T, Error>) -> Option<ErrorKind> {
         result.err().map(|error| error.kind())
@@ -607,7 +607,7 @@ async fn skills_refuse_every_write_before_any_request() {
     assert!(wire.take().is_empty(), "nothing went out");
 }
 
-/// A server spawns what it serves: every future can go to another thread.
+/// Every future is `Send`, so that servers can spawn it.
 #[tokio::test]
 async fn every_operation_can_be_spawned() {
     fn spawnable<F: Future + Send>(_: F) {}
@@ -653,7 +653,7 @@ async fn a_source_that_changes_while_it_is_moved_stays() {
     let changed = std::sync::Arc::new(tokio::sync::Notify::new());
     let done = changed.clone();
     let wire = Wire::start(Some(&b.endpoint), move |request, _| {
-        // Once all is copied, and before anything is deleted.
+        // After everything is copied and before anything is deleted.
         match request.method.as_str() {
             "DELETE" => Reply::ForwardWhen(done.clone()),
             _ => Reply::Forward,
@@ -691,13 +691,13 @@ fn limited(bytes: u64) -> Session {
     session("u1", "1", "k1").quota(Quota::default().mount_bytes(bytes))
 }
 
-/// How many bytes the workspace holds.
+/// The number of bytes in the workspace.
 async fn held(b: &Bucket) -> u64 {
     let all = b.session().ls_recursive("/workspace").await.unwrap();
     all.entries.iter().filter_map(|entry| entry.size).sum()
 }
 
-/// Writes that are on their way count, also when a refusal counts anew meanwhile.
+/// Writes in flight count, even if a refused write recounts concurrently.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_counts_what_is_on_its_way() {
     let b = Bucket::embedded().await;
@@ -718,7 +718,7 @@ async fn a_quota_counts_what_is_on_its_way() {
     assert_eq!(held(&b).await, 60);
 }
 
-/// What many make smaller, or delete, is given back once.
+/// Bytes freed by concurrent shrinking or deletion are returned to the quota once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_gives_back_once() {
     let b = Bucket::embedded().await;
@@ -734,7 +734,7 @@ async fn a_quota_gives_back_once() {
     assert_eq!(held(&b).await, 1000);
 }
 
-/// An endless stream is refused when the room is used up, and not when it ends.
+/// An endless stream is refused as soon as the quota is exhausted, and not at its end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_takes_room_as_it_grows() {
     let b = Bucket::embedded().await;
@@ -746,7 +746,7 @@ async fn a_stream_takes_room_as_it_grows() {
     s.write("/workspace/a", vec![b'x'; 20 * MIB]).await.unwrap();
 }
 
-/// Neither `*`, nor lists, nor weak ones.
+/// Neither `*`, nor lists, nor weak ETags are accepted.
 #[tokio::test]
 async fn what_is_no_etag_is_told_before_any_request() {
     let b = Bucket::embedded().await;

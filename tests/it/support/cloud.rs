@@ -1,7 +1,8 @@
-//! A cloud in small: STS gives out credentials, and whoever comes with them may do what their policy says.
+//! A small cloud for tests: an STS that issues credentials, and a proxy that enforces the session policy of
+//! each.
 //!
-//! Behind it is the embedded store. Its IAM knows as much as the policies of sessions need; MiniStack and the simulator
-//! in `terraform/tests` know all of it.
+//! The storage is the embedded store. The IAM implementation supports only what session policies need;
+//! MiniStack and the simulator in `terraform/tests` test the complete policies.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -21,55 +22,56 @@ use super::wire::{Reply, Request, Wire};
 
 pub const ROLE: &str = "arn:aws:iam::123456789012:role/acme-agents";
 
-/// A server between the client and the storage that is STS, too.
+/// A proxy between client and storage that also acts as STS.
 pub struct Cloud {
     pub wire: Wire,
     pub bucket: Bucket,
     pub rules: Arc<Rules>,
 }
 
-/// Decides what is answered to a request.
+/// Decides the response to a request.
 pub type Decide = Box<dyn Fn(&Request) -> Option<Reply> + Send + Sync>;
 
-/// What the cloud knows and does. Tests change it at any time.
+/// The state and behavior of the cloud. Tests can change it at any time.
 pub struct Rules {
     issued: Mutex<Vec<Issued>>,
-    /// How long new credentials hold.
+    /// The lifetime of new credentials.
     pub life: Mutex<Duration>,
-    /// Whose session names of roles, users and the like are refused: what their policy contains.
+    /// STS refuses sessions whose policy contains this text.
     pub refused: Mutex<Option<String>>,
     pub sts_is_down: AtomicBool,
-    /// How long a call of STS takes.
-    pub sts_takes: Mutex<Duration>,
-    /// STS answers when this says so.
-    pub sts_waits: Mutex<Option<Arc<Notify>>>,
-    /// Keys that are answered with 403.
+    /// How long a call to STS takes.
+    pub sts_delay: Mutex<Duration>,
+    /// If set, STS responds only when notified.
+    pub sts_gate: Mutex<Option<Arc<Notify>>>,
+    /// Keys for which the storage returns 403.
     pub forbidden: Mutex<HashSet<String>>,
-    /// How many seconds the clock here is ahead.
+    /// How many seconds the cloud's clock is ahead.
     pub ahead: AtomicI64,
-    /// Whether the process itself may do nothing but assume the role.
-    pub own_may_nothing: AtomicBool,
-    /// Whether new credentials are taken by nobody.
-    pub stillborn: AtomicBool,
-    /// Whether nobody minds the policies.
-    pub is_open: AtomicBool,
-    /// Requests to the storage on the credentials of the process.
+    /// Whether the process's own credentials may only assume the role.
+    pub process_may_only_assume_role: AtomicBool,
+    /// Whether new credentials are rejected from the start.
+    pub rejects_new_credentials: AtomicBool,
+    /// Whether policies are not enforced.
+    pub ignores_policies: AtomicBool,
+    /// Requests to the storage with the process's own credentials.
     pub own: Mutex<Vec<Request>>,
-    /// Expired tokens are refused so much later in requests whose target contains this.
+    /// Delays the rejection of expired tokens for requests whose target contains this text.
     pub slow_refusal: Mutex<Option<(String, Duration)>>,
-    /// The credentials of the next request with this method have just ended.
-    pub ends_at: Mutex<Option<&'static str>>,
-    /// STS tells no time when its credentials end.
+    /// Expires the credentials of the next request with this method.
+    pub expires_on: Mutex<Option<&'static str>>,
+    /// Whether STS omits the expiration of credentials.
     pub no_expiration: AtomicBool,
-    /// Requests whose target contains this are answered so much later.
-    pub slow_answer: Mutex<Option<(String, Duration)>>,
-    /// What the role's own policy denies: to sessions whose policy contains the first, keys below the second.
+    /// Delays responses to requests whose target contains this text.
+    pub slow_response: Mutex<Option<(String, Duration)>>,
+    /// What the role's own policy denies: for sessions whose policy contains the first text, keys below the
+    /// second.
     pub role_denies: Mutex<Option<(String, String)>>,
-    /// What is answered to requests that the policy of their session does not allow; all others are refused.
+    /// Responses to requests that violate the session policy; without one, they are refused.
     pub breach: Mutex<Option<Decide>>,
 }
 
-/// One answer of STS.
+/// A response of STS.
 #[derive(Clone)]
 pub struct Issued {
     pub form: Vec<(String, String)>,
@@ -91,19 +93,19 @@ impl Cloud {
             life: Mutex::new(Duration::from_secs(3600)),
             refused: Mutex::default(),
             sts_is_down: AtomicBool::new(false),
-            sts_takes: Mutex::default(),
-            sts_waits: Mutex::default(),
+            sts_delay: Mutex::default(),
+            sts_gate: Mutex::default(),
             forbidden: Mutex::default(),
             ahead: AtomicI64::new(0),
-            own_may_nothing: AtomicBool::new(false),
-            stillborn: AtomicBool::new(false),
-            is_open: AtomicBool::new(false),
+            process_may_only_assume_role: AtomicBool::new(false),
+            rejects_new_credentials: AtomicBool::new(false),
+            ignores_policies: AtomicBool::new(false),
             own: Mutex::default(),
             slow_refusal: Mutex::default(),
-            ends_at: Mutex::default(),
+            expires_on: Mutex::default(),
             role_denies: Mutex::default(),
             no_expiration: AtomicBool::new(false),
-            slow_answer: Mutex::default(),
+            slow_response: Mutex::default(),
             breach: Mutex::default(),
         });
         let (decide, name) = (rules.clone(), bucket.name.clone());
@@ -120,12 +122,12 @@ impl Cloud {
         self.bucket.with(&self.wire.endpoint, with_role).await
     }
 
-    /// What STS gave out so far.
+    /// All credentials issued so far.
     pub fn issued(&self) -> Vec<Issued> {
         self.rules.issued.lock().unwrap().clone()
     }
 
-    /// No credentials that were given out hold any longer.
+    /// Expires all credentials issued so far.
     pub fn revoke(&self) {
         for issued in self.rules.issued.lock().unwrap().iter_mut() {
             issued.until = Instant::now();
@@ -136,8 +138,8 @@ impl Cloud {
 impl Rules {
     fn decide(&self, request: &Request, bucket: &str) -> Reply {
         if request.method == "POST" && request.target == "/" {
-            let takes = *self.sts_takes.lock().unwrap();
-            return match (self.assume(request), self.sts_waits.lock().unwrap().clone()) {
+            let takes = *self.sts_delay.lock().unwrap();
+            return match (self.assume(request), self.sts_gate.lock().unwrap().clone()) {
                 (Reply::Raw(bytes), Some(go)) => Reply::RawWhen(go, bytes),
                 (Reply::Raw(bytes), None) => Reply::RawAfter(takes, bytes),
                 (reply, _) => reply,
@@ -145,14 +147,14 @@ impl Rules {
         }
         let Some(token) = request.header("x-amz-security-token") else {
             self.own.lock().unwrap().push(request.clone());
-            return match self.own_may_nothing.load(Ordering::SeqCst) {
+            return match self.process_may_only_assume_role.load(Ordering::SeqCst) {
                 true => Reply::error(403, "AccessDenied"),
                 false => Reply::Forward,
             };
         };
         let number: usize = token.strip_prefix("token-").unwrap().parse().unwrap();
         let issued = self.issued.lock().unwrap()[number].clone();
-        if self.ends_at.lock().unwrap().take_if(|method| request.method == *method).is_some() {
+        if self.expires_on.lock().unwrap().take_if(|method| request.method == *method).is_some() {
             return Reply::error(400, "ExpiredToken");
         }
         if Instant::now() >= issued.until {
@@ -165,16 +167,16 @@ impl Rules {
                 (_, refusal) => refusal,
             };
         }
-        let wanted = wanted(request, bucket);
-        assert!(!wanted.is_empty(), "what is asked for is not known: {}", request.head);
+        let required_permissions = required_permissions(request, bucket);
+        assert!(!required_permissions.is_empty(), "what is asked for is not known: {}", request.head);
         let forbidden = self.forbidden.lock().unwrap();
-        if self.is_open.load(Ordering::SeqCst) {
+        if self.ignores_policies.load(Ordering::SeqCst) {
             return Reply::Forward;
         }
-        let refused = wanted.iter().any(|(action, what)| {
+        let refused = required_permissions.iter().any(|(action, what)| {
             (*action == "s3:GetObject" && forbidden.contains(what))
                 || self.role_denies.lock().unwrap().as_ref().is_some_and(|(who, below)| {
-                    // Only reading is denied, where that is said.
+                    // With the prefix `get:`, only reading is denied.
                     let below = match below.strip_prefix("get:") {
                         Some(_) if *action != "s3:GetObject" => return false,
                         Some(below) => below,
@@ -189,7 +191,7 @@ impl Rules {
             let answer = breach.as_ref().and_then(|decide| decide(request));
             return answer.unwrap_or_else(|| Reply::error(403, "AccessDenied"));
         }
-        match &*self.slow_answer.lock().unwrap() {
+        match &*self.slow_response.lock().unwrap() {
             Some((part, pause)) if request.target.contains(part) => Reply::ForwardAfter(*pause),
             _ => Reply::Forward,
         }
@@ -226,7 +228,7 @@ impl Rules {
         let mut issued = self.issued.lock().unwrap();
         let token = format!("token-{}", issued.len());
         let policy = serde_json::from_str(&policy).unwrap();
-        let taken = if self.stillborn.load(Ordering::SeqCst) { Duration::ZERO } else { life };
+        let taken = if self.rejects_new_credentials.load(Ordering::SeqCst) { Duration::ZERO } else { life };
         issued.push(Issued { form, policy, until: Instant::now() + taken });
         let body = format!(
             "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
@@ -249,8 +251,8 @@ fn answer(status: u16, body: &str, ahead: i64) -> Reply {
     )
 }
 
-/// The rights that a request needs: an action, and the key or the prefix that it is about.
-pub fn wanted(request: &Request, bucket: &str) -> Vec<(&'static str, String)> {
+/// The permissions that a request needs: actions, each with a key or a prefix.
+pub fn required_permissions(request: &Request, bucket: &str) -> Vec<(&'static str, String)> {
     let decode = |text: &str| percent_decode_str(text).decode_utf8().unwrap().into_owned();
     let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
     let path = path.strip_prefix(&format!("/{bucket}")).unwrap();
@@ -285,7 +287,7 @@ pub fn wanted(request: &Request, bucket: &str) -> Vec<(&'static str, String)> {
     }
 }
 
-/// Whether a policy lets an action through. Of patterns it knows a `*` at the end.
+/// Whether a policy allows an action. Patterns support only a trailing `*`.
 pub fn allows(policy: &Value, action: &str, what: &str, bucket: &str) -> bool {
     let matches = |pattern: &Value, text: &str| {
         let pattern = pattern.as_str().unwrap();
@@ -306,8 +308,9 @@ pub fn allows(policy: &Value, action: &str, what: &str, bucket: &str) -> bool {
     })
 }
 
-/// Lets time pass by tokio's clock, which credentials and caches count by, without waiting. For runtimes of one thread.
-pub async fn later(by: Duration) {
+/// Advances tokio's clock, which credentials and caches use, without waiting. Requires a single-threaded
+/// runtime.
+pub async fn advance_tokio_clock(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();

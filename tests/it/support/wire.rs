@@ -1,5 +1,4 @@
-//! A server between client and storage: it writes down every request, and breaks what the test
-//! tells it to break.
+//! A proxy between client and storage that records every request and injects faults.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-/// A request as it came over the wire.
+/// A request as received by the proxy.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub method: String,
-    /// Path and query.
+    /// The path and query.
     pub target: String,
     pub head: String,
     pub body: Vec<u8>,
@@ -28,47 +27,47 @@ impl Request {
         })
     }
 
-    /// `LIST`, `GET`, `HEAD`, `PUT`, …
+    /// The operation: `LIST`, `GET`, `HEAD`, `PUT`, …
     pub fn operation(&self) -> &str {
         if self.target.contains("list-type=2") { "LIST" } else { &self.method }
     }
 }
 
-/// What happens to a request.
+/// What the proxy does with a request.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// Goes to the storage and back.
+    /// Forwards the request and the response.
     Forward,
-    /// Goes to the storage; the answer ends after so many bytes of its body.
+    /// Forwards the request; truncates the response after this many bytes of its body.
     ForwardCut(usize),
-    /// Goes to the storage; the answer falls silent after so many bytes of its body.
+    /// Forwards the request; stalls the response after this many bytes of its body.
     ForwardStall(usize),
-    /// Goes to the storage; the answer's body comes byte by byte, so far apart.
+    /// Forwards the request; sends the body of the response byte by byte, at this interval.
     ForwardTrickle(Duration),
-    /// Goes to the storage after a while.
+    /// Forwards the request after a delay.
     ForwardAfter(Duration),
-    /// Goes to the storage when the test says so.
+    /// Forwards the request when the test notifies it.
     ForwardWhen(Arc<Notify>),
-    /// Goes to the storage and takes effect; then it is told, and the answer never comes.
+    /// Forwards the request, so that it takes effect; then notifies the test and never responds.
     ForwardThenStall(Arc<Notify>),
-    /// Goes to the storage and takes effect; then something may happen, and the connection is reset.
+    /// Forwards the request, so that it takes effect; then runs a hook, if any, and resets the connection.
     ForwardLost(Option<Hook>),
-    /// Goes to the storage; something happens, and then comes the answer.
+    /// Forwards the request; runs a hook before it sends the response.
     ForwardHook(Hook),
-    /// These bytes, then the end.
+    /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
-    /// The same after a while.
+    /// Sends these bytes after a delay and closes the connection.
     RawAfter(Duration, Vec<u8>),
-    /// The same when the test says so.
+    /// Sends these bytes when the test notifies it, and closes the connection.
     RawWhen(Arc<Notify>, Vec<u8>),
-    /// The connection is reset.
+    /// Resets the connection.
     Reset,
-    /// Nothing, for as long as the client waits.
+    /// Never responds.
     Stall,
 }
 
 impl Reply {
-    /// An error in S3's own words.
+    /// An S3 error response.
     pub fn error(status: u16, code: &str) -> Self {
         let body =
             format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>injected</Message></Error>");
@@ -76,7 +75,7 @@ impl Reply {
     }
 }
 
-/// What happens between the storage's answer and its loss.
+/// Code that runs after the storage has responded and before the client sees it.
 #[derive(Clone)]
 pub struct Hook(pub Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>);
 
@@ -97,26 +96,26 @@ pub fn response(status: u16, content_type: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The server. It ends with the test's runtime.
+/// The proxy. It stops when the test's runtime ends.
 pub struct Wire {
     pub endpoint: String,
     log: Arc<Mutex<Vec<Request>>>,
-    flying: Arc<Flying>,
+    in_flight: Arc<InFlight>,
 }
 
-/// How many requests are under way, and how many were at once.
+/// Counters of concurrent requests.
 #[derive(Default)]
-struct Flying {
+struct InFlight {
     now: AtomicUsize,
     most: AtomicUsize,
-    /// Those that came in whole, and are not answered yet.
+    /// Completely received requests that have no response yet.
     unanswered: AtomicUsize,
-    /// The longest chain of requests that was answered.
+    /// The length of the longest chain of sequential requests so far.
     answered: AtomicUsize,
 }
 
 impl Wire {
-    /// `decide` gets each request and how many came before it.
+    /// Starts the proxy. `decide` gets each request and the number of requests before it.
     pub async fn start(
         upstream: Option<&str>,
         decide: impl Fn(&Request, usize) -> Reply + Send + Sync + 'static,
@@ -125,55 +124,55 @@ impl Wire {
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
         let (decide, written) = (Arc::new(decide), log.clone());
-        let flying = Arc::new(Flying::default());
-        let counted = flying.clone();
+        let in_flight = Arc::new(InFlight::default());
+        let counted = in_flight.clone();
         let upstream = upstream.map(|url| url.trim_start_matches("http://").to_owned());
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (decide, written, upstream) = (decide.clone(), written.clone(), upstream.clone());
-                let flying = counted.clone();
+                let in_flight = counted.clone();
                 tokio::spawn(async move {
-                    let now = flying.now.fetch_add(1, Ordering::SeqCst) + 1;
-                    flying.most.fetch_max(now, Ordering::SeqCst);
-                    let _ = answer(socket, &*decide, &written, upstream.as_deref(), &flying).await;
-                    flying.now.fetch_sub(1, Ordering::SeqCst);
+                    let now = in_flight.now.fetch_add(1, Ordering::SeqCst) + 1;
+                    in_flight.most.fetch_max(now, Ordering::SeqCst);
+                    let _ = answer(socket, &*decide, &written, upstream.as_deref(), &in_flight).await;
+                    in_flight.now.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
-        Self { endpoint, log, flying }
+        Self { endpoint, log, in_flight }
     }
 
-    /// The most requests that were under way at once.
-    pub fn most_at_once(&self) -> usize {
-        self.flying.most.load(Ordering::SeqCst)
+    /// The maximum number of concurrent requests.
+    pub fn max_concurrent(&self) -> usize {
+        self.in_flight.most.load(Ordering::SeqCst)
     }
 
-    /// How many requests have waited for one another: the longest row of which each came behind the answer
-    /// to one before. And a fresh start.
+    /// Returns and resets the length of the longest chain of sequential requests: requests that each arrived
+    /// after the response to an earlier one.
     pub fn longest_chain(&self) -> usize {
-        self.flying.answered.swap(0, Ordering::SeqCst)
+        self.in_flight.answered.swap(0, Ordering::SeqCst)
     }
 
-    /// Waits until no more than so many requests are under way.
+    /// Waits until at most this many requests are in flight.
     pub async fn settled(&self, most: usize) {
-        while self.flying.now.load(Ordering::SeqCst) > most {
+        while self.in_flight.now.load(Ordering::SeqCst) > most {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Waits until no request is on its way to the storage, also of those that nobody waits for.
+    /// Waits until no request is on its way to the storage, including requests whose client has disconnected.
     pub async fn quiet(&self) {
-        while self.flying.unanswered.load(Ordering::SeqCst) > 0 {
+        while self.in_flight.unanswered.load(Ordering::SeqCst) > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// All requests so far, and a fresh page.
+    /// Returns all requests so far and clears the log.
     pub fn take(&self) -> Vec<Request> {
         std::mem::take(&mut *self.log.lock().unwrap())
     }
 
-    /// The operations so far, sorted, and a fresh page.
+    /// Returns the operations so far, sorted, and clears the log.
     pub fn operations(&self) -> Vec<String> {
         let mut names: Vec<_> = self.take().iter().map(|r| r.operation().to_owned()).collect();
         names.sort();
@@ -186,25 +185,25 @@ async fn answer(
     decide: &(dyn Fn(&Request, usize) -> Reply + Send + Sync),
     log: &Mutex<Vec<Request>>,
     upstream: Option<&str>,
-    flying: &Flying,
+    in_flight: &InFlight,
 ) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let request = read_request(&mut socket).await?;
-    let _unanswered = Unanswered::new(flying);
-    let chain = flying.answered.load(Ordering::SeqCst) + 1;
+    let _unanswered = Unanswered::new(in_flight);
+    let chain = in_flight.answered.load(Ordering::SeqCst) + 1;
     reply(socket, &request, decide, log, upstream, || {
-        flying.answered.fetch_max(chain, Ordering::SeqCst);
+        in_flight.answered.fetch_max(chain, Ordering::SeqCst);
     })
     .await
 }
 
-/// A request that came in whole, until it is answered.
-struct Unanswered<'f>(&'f Flying);
+/// A completely received request, until its response is sent.
+struct Unanswered<'f>(&'f InFlight);
 
 impl<'f> Unanswered<'f> {
-    fn new(flying: &'f Flying) -> Self {
-        flying.unanswered.fetch_add(1, Ordering::SeqCst);
-        Self(flying)
+    fn new(in_flight: &'f InFlight) -> Self {
+        in_flight.unanswered.fetch_add(1, Ordering::SeqCst);
+        Self(in_flight)
     }
 }
 
@@ -318,7 +317,7 @@ async fn read_request(socket: &mut TcpStream) -> std::io::Result<Request> {
     Ok(request)
 }
 
-/// Sends the request on as it is, signature and all, and brings the whole answer.
+/// Forwards a request unchanged, including its signature, and returns the complete response.
 async fn forward(request: &Request, upstream: &str) -> std::io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect(upstream).await?;
     let head = request.head.trim_end();
