@@ -1,13 +1,13 @@
-//! The middleware of an agent: what its system prompt says about skills.
+//! Agent middleware that puts skills into the system prompt.
 //!
-//! Without a current skill the prompt has the catalogue of a category, so that the model knows what
-//! there is. Once the model has chosen one, the prompt has that skill's instructions.
+//! Until the model has chosen a skill, the prompt contains the catalog of a category. Afterward it
+//! contains the instructions of the chosen skill.
 //!
 //! ```text
 //! cargo run --example agent_prompt
 //! ```
 
-#![allow(clippy::print_stdout, reason = "it is a program")]
+#![allow(clippy::print_stdout, reason = "it is a command-line program")]
 
 use skillfs::embedded::Embedded;
 use skillfs::{
@@ -16,18 +16,18 @@ use skillfs::{
 
 const SYSTEM: &str = "You draft legal documents. To use a skill, call `load_skill` with its path.";
 
-/// What an agent remembers between two turns.
+/// The state that the agent keeps between turns.
 #[derive(Default)]
 struct State {
     current_skill: Option<SkillPath>,
 }
 
-/// Called before each turn of the model.
+/// Builds the system prompt. Called before each turn of the model.
 async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> skillfs::Result<String> {
     if let Some(current) = &state.current_skill {
         match backend.load_skill(current.as_str()).await {
             Ok(loaded) => return Ok(format!("{SYSTEM}\n\n{}", loaded.to_prompt(PromptText::Complete))),
-            // Deleted since it was chosen: offer what is there now.
+            // The skill was deleted after the model chose it: offer the current catalog.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -37,7 +37,7 @@ async fn system_prompt(backend: &S3Backend, state: &State, category: &str) -> sk
     Ok(format!("{SYSTEM}\n\n{catalog}"))
 }
 
-/// The tool that the model calls. Its errors are for the model, too.
+/// The tool that the model calls. The model also sees its errors.
 async fn load_skill(backend: &S3Backend, state: &mut State, skill: &str) -> String {
     match backend.load_skill(skill).await {
         Ok(loaded) => {
@@ -54,13 +54,13 @@ async fn main() -> skillfs::Result<()> {
     store.create_bucket("sample").await?;
     for (key, content) in [
         (
-            "ana/skills/deeds/sale/SKILL.md",
-            "---\nname: sale\ndescription: Drafts deeds of sale.\n---\n# Sale\n\n1. Ask who sells.\n",
+            "ana/skills/contracts/sale/SKILL.md",
+            "---\nname: sale\ndescription: Drafts purchase agreements.\n---\n# Sale\n\n1. Identify the parties.\n",
         ),
-        ("ana/skills/deeds/sale/references/clauses.md", "# Clauses\n"),
+        ("ana/skills/contracts/sale/references/clauses.md", "# Clauses\n"),
         (
-            "ana/skills/deeds/gift/SKILL.md",
-            "---\nname: gift\ndescription: Drafts deeds of gift.\n---\n# Gift\n",
+            "ana/skills/contracts/donation/SKILL.md",
+            "---\nname: donation\ndescription: Drafts deeds of gift.\n---\n# Gift\n",
         ),
     ] {
         store.put("sample", key, content).await?;
@@ -69,7 +69,7 @@ async fn main() -> skillfs::Result<()> {
     let backend = fs.session(&Session::default().user(UserId::parse("ana")?));
 
     let mut state = State::default();
-    println!("--- turn 1\n{}\n", system_prompt(&backend, &state, "deeds").await?);
+    println!("--- turn 1\n{}\n", system_prompt(&backend, &state, "contracts").await?);
     println!(
         "--- the model calls load_skill(\"will\")\n{}\n",
         load_skill(&backend, &mut state, "will").await
@@ -78,7 +78,7 @@ async fn main() -> skillfs::Result<()> {
         "--- the model calls load_skill(\"sale\")\n{}\n",
         load_skill(&backend, &mut state, "sale").await
     );
-    println!("--- turn 2\n{}", system_prompt(&backend, &state, "deeds").await?);
-    println!("--- {} requests in all", fs.requests().total());
+    println!("--- turn 2\n{}", system_prompt(&backend, &state, "contracts").await?);
+    println!("--- {} requests in total", fs.requests().total());
     Ok(())
 }

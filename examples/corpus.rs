@@ -1,14 +1,14 @@
-//! How a collection of real `SKILL.md` files loads.
+//! Loads a collection of real `SKILL.md` files and reports how many are usable and valid.
 //!
 //! ```text
 //! cargo run --release --example corpus -- skills.jsonl.gz
 //! ```
 //!
-//! Each line of the file is a JSON object with `path` and `text`, or `base64` where the bytes are no
+//! Each line of the file is a JSON object with `path` and `text`, or `base64` if the content is not
 //! UTF-8.
 
-#![allow(clippy::disallowed_methods, reason = "it measures")]
-#![allow(clippy::print_stdout, reason = "it is a program")]
+#![allow(clippy::disallowed_methods, reason = "it measures wall-clock time")]
+#![allow(clippy::print_stdout, reason = "it is a command-line program")]
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -25,7 +25,8 @@ struct Row {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let file = std::env::args().nth(1).ok_or("name a file: cargo run --example corpus -- skills.jsonl.gz")?;
+    let file =
+        std::env::args().nth(1).ok_or("missing file name: cargo run --example corpus -- skills.jsonl.gz")?;
     let bytes = std::fs::read(&file)?;
     let mut lines = String::new();
     if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -66,10 +67,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     times.sort();
     let percent = |count: u32, of: u32| 100.0 * f64::from(count) / f64::from(of.max(1));
-    println!("{files:>6} files, {usable} with any text");
-    println!("{loaded:>6} load: {:.2} % of those with any text", percent(loaded, usable));
-    println!("{valid:>6} are valid by the specification: {:.1} %", percent(valid, files));
-    println!("{survived:>6} keep every field through JSON and back");
+    println!("{files:>6} files, {usable} with text");
+    println!("{loaded:>6} load: {:.2}% of the files with text", percent(loaded, usable));
+    println!("{valid:>6} conform to the specification: {:.1}%", percent(valid, files));
+    println!("{survived:>6} keep every field in a JSON round trip");
     if let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) {
         println!("       {median:.0?} median, {longest:.0?} longest");
     }
@@ -81,12 +82,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for failure in &failures {
         println!("       {failure}");
     }
-    println!("{:>6} in all", failures.len());
+    println!("{:>6} in total", failures.len());
     Ok(())
 }
 
-/// Whether every key at the left margin of the frontmatter is among the fields, and all fields come
-/// back from JSON as they were, unknown ones and nested metadata included.
+/// Whether every top-level key of the frontmatter is a field, and all fields survive a round trip
+/// through JSON unchanged, including unknown fields and nested metadata.
 fn round_trip(document: &Document) -> bool {
     let fields = &document.manifest.fields;
     let keys = document.manifest.frontmatter.lines().filter_map(|line| {
