@@ -675,23 +675,23 @@ impl Desk {
 #[test]
 fn a_library_is_pushed_compared_and_verified() {
     let desk = Desk::new();
-    desk.skill("escrituras/compraventa", "Deeds of sale");
-    desk.skill("escrituras/hipoteca", "Mortgages");
-    desk.write("skills/escrituras/DESCRIPTION.md", "---\ndescription: Notarial deeds\n---\n");
+    desk.skill("contracts/sale", "Deeds of sale");
+    desk.skill("contracts/mortgage", "Mortgages");
+    desk.write("skills/contracts/DESCRIPTION.md", "---\ndescription: Contracts and deeds\n---\n");
     desk.write("skills/broken/SKILL.md", "");
     // The store is made by a push, and not by looking.
     assert_eq!(desk.push(&["--dry-run"]).status.code(), Some(7));
     snapshot!("push-first", desk.push(&[]));
     std::fs::remove_dir_all(desk.folder.path().join("skills/broken")).unwrap();
     snapshot!("push-again", desk.push(&[]));
-    desk.skill("escrituras/compraventa", "Deeds of sale, revised");
-    desk.skill("escrituras/donacion", "Donations");
-    desk.write("skills/escrituras/hipoteca/references/more.md", "");
-    std::fs::remove_file(desk.folder.path().join("skills/escrituras/hipoteca/references/more.md")).unwrap();
+    desk.skill("contracts/sale", "Deeds of sale, revised");
+    desk.skill("contracts/donation", "Donations");
+    desk.write("skills/contracts/mortgage/references/more.md", "");
+    std::fs::remove_file(desk.folder.path().join("skills/contracts/mortgage/references/more.md")).unwrap();
     snapshot!("push-dry-run", desk.push(&["--dry-run"]));
     snapshot!("diff", desk.admin(&["diff", "skills"]));
     snapshot!("push-changes", desk.push(&[]));
-    std::fs::remove_dir_all(desk.folder.path().join("skills/escrituras/donacion")).unwrap();
+    std::fs::remove_dir_all(desk.folder.path().join("skills/contracts/donation")).unwrap();
     snapshot!("push-delete-asks", desk.push(&["--delete"]));
     snapshot!("push-delete", desk.push(&["--delete", "--yes"]));
     snapshot!(
@@ -701,16 +701,16 @@ fn a_library_is_pushed_compared_and_verified() {
     snapshot!("releases", desk.admin(&["releases"]));
     snapshot!("releases-json", desk.run(&["--json", "--library", "notaries", "admin", "releases"]));
     snapshot!("rollback", desk.admin(&["rollback", "1", "--by", "ana", "--yes"]));
-    snapshot!("pin", desk.admin(&["pin", "escrituras/hipoteca@1", "--by", "ana"]));
+    snapshot!("pin", desk.admin(&["pin", "contracts/mortgage@1", "--by", "ana"]));
     snapshot!("push-pinned", desk.push(&[]));
     snapshot!("admin-list", desk.admin(&["list"]));
     snapshot!("admin-stats", desk.run(&["admin", "stats"]));
     snapshot!("verify", desk.admin(&["verify"]));
-    snapshot!("admin-rm", desk.admin(&["rm", "escrituras/compraventa", "--yes", "--by", "ana"]));
-    snapshot!("admin-rm-none", desk.admin(&["rm", "escrituras/none", "--yes"]));
+    snapshot!("admin-rm", desk.admin(&["rm", "contracts/sale", "--yes", "--by", "ana"]));
+    snapshot!("admin-rm-none", desk.admin(&["rm", "contracts/none", "--yes"]));
     snapshot!("rollback-none", desk.admin(&["rollback", "99"]));
     let listed = desk.run(&["--library", "notaries", "skills", "list"]);
-    assert_eq!(String::from_utf8_lossy(&listed.stdout), "escrituras/hipoteca\n");
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "contracts/mortgage\n");
 }
 
 #[cfg(unix)]
