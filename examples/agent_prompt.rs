@@ -66,7 +66,7 @@ async fn main() -> skillfs::Result<()> {
         store.put("sample", key, content).await?;
     }
     let fs = SkillFs::embedded(&store, &Settings::new("sample")).await?;
-    let backend = fs.session(&Session::default().user(UserId::parse("ana")?));
+    let backend = fs.session(&Session::new().user(UserId::parse("ana")?));
 
     let mut state = State::default();
     println!("--- turn 1\n{}\n", system_prompt(&backend, &state, "contracts").await?);

@@ -24,10 +24,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         Err(_) => sample().await?,
     };
 
-    // Once a request that the product serves: who it is for decides what is seen.
-    let backend = fs.session(
-        &Session::default().user(UserId::parse("demo-user")?).thread(ThreadId::parse("demo-thread")?),
-    );
+    // One session per request that your product serves. Its ids decide what the agent sees.
+    let session = Session::new().user(UserId::parse("demo-user")?).thread(ThreadId::parse("demo-thread")?);
+    let backend = fs.session(&session);
 
     for mount in backend.mounts() {
         println!("{} ({:?})", mount.path(), mount.access());
@@ -39,9 +38,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("  {} {}", entry.path, entry.size.map_or(String::new(), |size| format!("({size} bytes)")));
     }
 
-    // What an agent's tool would do with an answer, and with an error.
-    for path in ["notes", "/skills/deeds/sale/template.pdf", "/skills/../secrets"] {
-        match backend.read_window(path, Window::default().offset(0).limit(100)).await {
+    // How an agent tool handles results and errors.
+    for path in ["notes", "/skills/contracts/sale/template.pdf", "/skills/../secrets"] {
+        match backend.read_window(path, Window::default().limit(100)).await {
             Ok(file) => println!("{}: {} of {:?} lines", file.path, file.lines, file.total_lines),
             Err(error) if error.kind() == ErrorKind::NotFound => println!("{path}: does not exist"),
             Err(error) => println!("{path}: {error}"),

@@ -64,20 +64,53 @@ macro_rules! snapshot {
 }
 
 #[test]
-fn demo_shows_a_session() {
-    snapshot!("demo", skillfs(&["demo"]));
+fn demo_fits_on_one_screen() {
+    let output = skillfs(&["demo"]);
+    let stdout = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(stdout.lines().count() <= 38, "{}", stdout.lines().count());
+    assert_narrow(&stdout);
+    snapshot!("demo", output);
+}
+
+#[test]
+fn demo_all_shows_every_operation() {
+    let output = skillfs(&["demo", "--all"]);
+    assert_narrow(&String::from_utf8(output.stdout.clone()).unwrap());
+    snapshot!("demo-all", output);
+}
+
+/// A terminal of 80 columns shows each line without breaking it. There are no colors, since this is not a terminal.
+fn assert_narrow(stdout: &str) {
+    for line in stdout.lines() {
+        assert!(line.chars().count() <= 80 && !line.contains('\u{1b}'), "{line:?}");
+    }
 }
 
 #[test]
 fn demo_json_prints_one_call_a_line() {
-    let output = skillfs(&["--json", "demo"]);
+    let calls = |args: &[&str]| -> Vec<serde_json::Value> {
+        let output = skillfs(args);
+        assert!(output.stderr.is_empty());
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let (brief, all) = (calls(&["--json", "demo"]), calls(&["--json", "demo", "--all"]));
+    assert!(brief.len() > 5 && all.len() > 15);
+    for call in brief.iter().chain(&all) {
+        assert!(call["result"].is_null() != call["error"].is_null(), "{call}");
+    }
+    let refused = |calls: &[serde_json::Value], kind| calls.iter().any(|call| call["error"]["kind"] == kind);
+    assert!(refused(&brief, "invalid_path") && refused(&all, "binary_file"));
+}
+
+#[test]
+fn demo_runs_again_on_its_own_data() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().to_str().unwrap();
+    assert!(skillfs(&["demo", "--embedded", data]).status.success());
+    let output = skillfs(&["--json", "demo", "--embedded", data]);
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let calls: Vec<serde_json::Value> =
-        stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(calls.len() > 10);
-    assert!(calls.iter().all(|call| call["result"].is_null() != call["error"].is_null()));
-    assert!(calls.iter().any(|call| call["error"]["kind"] == "binary_file"));
-    assert!(output.stderr.is_empty());
+    assert_eq!(stdout.lines().filter(|line| line.contains("\"error\":")).count(), 1, "{stdout}");
 }
 
 #[test]
@@ -88,17 +121,17 @@ fn demo_keeps_its_data_on_request() {
 
 #[test]
 fn ls_prints_one_path_a_line() {
-    snapshot!("ls", ana(&["ls", "/skills/escrituras/compraventa"]));
+    snapshot!("ls", ana(&["ls", "/skills/contracts/sale"]));
 }
 
 #[test]
 fn ls_long_aligns() {
-    snapshot!("ls-long", ana(&["ls", "-l", "-R", "/skills/escrituras"]));
+    snapshot!("ls-long", ana(&["ls", "-l", "-R", "/skills/contracts"]));
 }
 
 #[test]
 fn ls_json_prints_one_entry_a_line() {
-    snapshot!("ls-json", ana(&["--json", "ls", "/skills/escrituras/compraventa"]));
+    snapshot!("ls-json", ana(&["--json", "ls", "/skills/contracts/sale"]));
 }
 
 #[test]
@@ -170,42 +203,42 @@ fn read_of_an_escape_is_refused() {
 
 #[test]
 fn read_of_a_directory_is_refused() {
-    snapshot!("read-directory", ana(&["read", "/skills/escrituras"]));
+    snapshot!("read-directory", ana(&["read", "/skills/contracts"]));
 }
 
 #[test]
 fn exists_prints_and_exits() {
     snapshot!("exists-yes", ana(&["exists", "/skills/escrituras/compraventa/resources/plantilla.pdf"]));
-    snapshot!("exists-no", ana(&["exists", "/skills/escrituras/testamento"]));
+    snapshot!("exists-no", ana(&["exists", "/skills/contracts/will"]));
     snapshot!("exists-json", ana(&["exists", "--json", "/skills/escrituras"]));
 }
 
 #[test]
 fn stat_shows_what_is_known() {
     snapshot!("stat", ana(&["stat", "/ticket/requirements"]));
-    snapshot!("stat-directory", ana(&["stat", "/skills/escrituras"]));
+    snapshot!("stat-directory", ana(&["stat", "/skills/contracts"]));
     snapshot!("stat-json", ana(&["--json", "stat", "/ticket/requirements"]));
 }
 
 #[test]
 fn skills_are_listed_described_and_loaded() {
     snapshot!("skills-list", ana(&["skills", "list"]));
-    snapshot!("skills-list-json", ana(&["skills", "list", "--category", "escrituras", "--json"]));
+    snapshot!("skills-list-json", ana(&["skills", "list", "--category", "contracts", "--json"]));
     snapshot!("skills-frontmatter", ana(&["skills", "frontmatter", "--category", "engineering"]));
     snapshot!("skills-catalog", ana(&["skills", "catalog"]));
     snapshot!("skills-catalog-budget", ana(&["skills", "catalog", "--budget", "600"]));
     snapshot!(
         "skills-catalog-xml",
-        ana(&["skills", "catalog", "--category", "escrituras", "--format", "xml"])
+        ana(&["skills", "catalog", "--category", "contracts", "--format", "xml"])
     );
     snapshot!(
         "skills-catalog-xml-one-line",
-        ana(&["skills", "catalog", "--category", "escrituras", "--format", "xml-one-line"])
+        ana(&["skills", "catalog", "--category", "contracts", "--format", "xml-one-line"])
     );
     snapshot!("skills-catalog-json", ana(&["skills", "catalog", "--format", "json"]));
     snapshot!("skills-resources", ana(&["skills", "resources", "compraventa"]));
     snapshot!("skills-resources-json", ana(&["skills", "resources", "code-review", "--json"]));
-    snapshot!("skills-load-missing", ana(&["skills", "load", "testamento"]));
+    snapshot!("skills-load-missing", ana(&["skills", "load", "will"]));
     snapshot!("skills-category-missing", ana(&["skills", "list", "--category", "none"]));
     let whole = ana(&["skills", "load", "escrituras/compraventa"]);
     let file = crate::support::root().join("examples/skills/escrituras/compraventa/SKILL.md");

@@ -118,14 +118,18 @@ pub(super) enum Command {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
     },
-    /// Show a session on sample skills, with no set-up
+    /// Show a session on sample data, without any setup
     ///
-    /// Everything happens in memory, on the real S3 protocol. With `--embedded DIR` the sample data
-    /// stays in DIR, to try the other commands on; files that are there already are left as they are.
+    /// Everything runs in memory, over the real S3 protocol. With `--embedded DIR` the sample data
+    /// stays in DIR, so that you can try the other commands on it. Existing files are not replaced.
     #[command(
-        after_help = "Examples:\n  skillfs demo\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
+        after_help = "Examples:\n  skillfs demo\n  skillfs demo --all\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
     )]
-    Demo,
+    Demo {
+        /// Show every operation instead of one screen
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 /// The commands of a session.

@@ -105,7 +105,7 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     let Args { global, command } = args;
     match command {
         Command::Session(command) => return files::run(&global, command, output).await,
-        Command::Demo => demo::run(&global, output).await?,
+        Command::Demo { all } => demo::run(&global, all, output).await?,
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "skillfs", &mut script);
