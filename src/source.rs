@@ -167,7 +167,7 @@ impl SkillFiles {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
         let mut names = std::collections::BTreeSet::new();
         for file in &files {
-            check_relative(&file.name).map_err(|error| error.during("take", &path))?;
+            check_relative(&file.name).map_err(|error| error.during("add", &path))?;
             if !names.insert(file.name.as_str()) {
                 return invalid(format!("the skill `{path}` has two files called `{}`", file.name));
             }

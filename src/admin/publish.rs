@@ -177,29 +177,20 @@ impl LibraryAdmin {
                     return Err(nothing_there(library));
                 }
                 _ => {
-                    let message = format!("{library} is plain already");
-                    return Err(
-                        Error::new(ErrorKind::InvalidInput, message).with_hint("there is nothing to do")
-                    );
+                    return Err(Unpublished::AlreadyPlain(library).into());
                 }
             };
             let mirroring = Mirroring { thorough: true, ..Mirroring::new(self) };
             let Mirrored { drift, settled } = mirroring.complete(base.value.clone()).await?;
             if let Some(first) = drift.first() {
                 let path = &first.path;
-                let message = match drift.len() {
-                    1 => format!("others have changed `{path}` of {library}"),
-                    files => format!("others have changed {files} files of {library}, such as `{path}`"),
-                };
-                return Err(Error::new(ErrorKind::Conflict, message)
-                    .with_hint(Hint::PublishOrRevert)
-                    .lasting());
+                return Err(match drift.len() {
+                    1 => Unpublished::Drifted { path, library }.into(),
+                    files => Unpublished::DriftedFiles { files, path, library }.into(),
+                });
             }
             if !settled {
-                let message = format!(
-                    "several publishers wrote to {library} concurrently, and one may still be writing its mirror"
-                );
-                return Err(Error::new(ErrorKind::Conflict, message).with_hint("try again in an hour"));
+                return Err(Unpublished::Unsettled(library).into());
             }
             let (release, releases) = (base.value.release, base.value.releases.clone());
             let plain = Index { release, releases, ..Index::new(IndexKind::Plain, self.fresh_id()?) };
@@ -226,8 +217,49 @@ fn encode(index: &Index, library: &Library) -> Result<Bytes> {
     if size <= MAX_BYTES {
         return Ok(bytes);
     }
-    let message = format!("the index of {library} would have {size} bytes; the limit is {MAX_BYTES}");
-    Err(Error::new(ErrorKind::TooLarge, message).with_hint("split the library"))
+    Err(Unpublished::TooLarge { library, size }.into())
+}
+
+/// Why nothing was published or unpublished.
+#[derive(Debug, thiserror::Error)]
+enum Unpublished<'l> {
+    #[error("{0} is plain already")]
+    AlreadyPlain(&'l Library),
+    #[error("others have changed `{path}` of {library}")]
+    Drifted { path: &'l str, library: &'l Library },
+    #[error("others have changed {files} files of {library}, such as `{path}`")]
+    DriftedFiles { files: usize, path: &'l str, library: &'l Library },
+    #[error("several publishers wrote to {0} concurrently, and one may still be writing its mirror")]
+    Unsettled(&'l Library),
+    #[error("the index of {library} would have {size} bytes; the limit is {MAX_BYTES}")]
+    TooLarge { library: &'l Library, size: u64 },
+    #[error("the push took too long: what it uploaded may be pruned")]
+    Expired,
+    #[error("another release of {0} was committed first")]
+    Overtaken(&'l Library),
+}
+
+impl From<Unpublished<'_>> for Error {
+    fn from(why: Unpublished<'_>) -> Self {
+        let (kind, hint) = match why {
+            Unpublished::AlreadyPlain(_) => (ErrorKind::InvalidInput, "there is nothing to do".into()),
+            Unpublished::Drifted { .. } | Unpublished::DriftedFiles { .. } => {
+                (ErrorKind::Conflict, Hint::PublishOrRevert)
+            }
+            Unpublished::Unsettled(_) => (ErrorKind::Conflict, "try again in an hour".into()),
+            Unpublished::TooLarge { .. } => (ErrorKind::TooLarge, "split the library".into()),
+            Unpublished::Expired => (ErrorKind::Timeout, "none of it is visible; push again".into()),
+            Unpublished::Overtaken(_) => (
+                ErrorKind::Conflict,
+                "this one is not visible; run it again to see what would change now".into(),
+            ),
+        };
+        let error = Self::new(kind, why.to_string()).with_hint(hint);
+        match why {
+            Unpublished::Unsettled(_) | Unpublished::Expired => error,
+            _ => error.lasting(),
+        }
+    }
 }
 
 impl LibraryAdmin {
@@ -247,10 +279,7 @@ impl LibraryAdmin {
             let base = plan.base.index.as_ref();
             self.upload_changes(plan, upload).await?;
             if self.is_expired(upload.began) {
-                let message = "the push took too long: what it uploaded may be pruned";
-                return Err(
-                    Error::new(ErrorKind::Timeout, message).with_hint("none of it is visible; push again")
-                );
+                return Err(Unpublished::Expired.into());
             }
             let index = next_index(self, plan, adopted, upload, self.retention()).await?;
             let bytes = encode(&index, library)?;
@@ -260,11 +289,7 @@ impl LibraryAdmin {
             if self.swap(&index, bytes, base, upload.began).await? {
                 return Ok((Arc::new(index), base.map(|base| base.value.clone())));
             }
-            let overtaken = || {
-                Error::new(ErrorKind::Conflict, format!("another release of {library} was committed first"))
-                    .with_hint("this one is not visible; run it again to see what would change now")
-                    .lasting()
-            };
+            let overtaken = || Error::from(Unpublished::Overtaken(library));
             // What looked like drift may have been a key of that release.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.conflict_patience());
             if matches!(plan.change, LibraryChange::Index) || Instant::now() >= deadline {

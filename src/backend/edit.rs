@@ -158,7 +158,7 @@ impl S3Backend {
                 Err(error) => return Err(error),
             };
             if Instant::now() >= deadline {
-                let now = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
+                let now = self.store().head(key.key()).await.map_err(|e| e.during("inspect", path))?;
                 let error = changed(path, now.and_then(|meta| meta.etag).as_deref());
                 return Err(match conflict {
                     Some(source) => error.with_source(source),

@@ -181,14 +181,14 @@ impl S3Backend {
     }
 
     pub(super) async fn head(&self, path: &VirtualPath, key: &ObjectKey) -> Result<Option<Meta>> {
-        self.store().head(key).await.map_err(|e| e.during("look at", path))
+        self.store().head(key).await.map_err(|e| e.during("inspect", path))
     }
 
     /// Returns whether any key is below a directory. One request, which also distinguishes a
     /// missing bucket from a missing key.
     pub(super) async fn is_directory(&self, directory: &Directory) -> Result<bool> {
         let any = self.store().lists_any(directory.prefix()).await;
-        any.map_err(|e| e.during("look at", directory.path()))
+        any.map_err(|e| e.during("inspect", directory.path()))
     }
 
     /// Resolves a path that is not a file.

@@ -212,7 +212,7 @@ impl S3Backend {
         let mut amount = Amount::default();
         let mut lister = Lister::new(mount.prefix(), Depth::All);
         while let Some(items) =
-            lister.next(self.store()).await.map_err(|e| e.during("count what is in", mount.path()))?
+            lister.next(self.store()).await.map_err(|e| e.during("count the contents of", mount.path()))?
         {
             for item in items {
                 if let Listed::Object { meta, .. } = item {

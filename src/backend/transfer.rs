@@ -346,7 +346,7 @@ impl S3Backend {
         let file = async {
             let Some(key) = &target.key else { return Ok(false) };
             let seen = self.store().head(key.key()).await;
-            Ok::<_, Error>(seen.map_err(|e| e.during("look at", &target.path))?.is_some())
+            Ok::<_, Error>(seen.map_err(|e| e.during("inspect", &target.path))?.is_some())
         };
         let (file, directory) = tokio::join!(file, self.is_directory(&target.directory));
         Ok(CopyTarget { file: file?, directory: directory? || target.key.is_none() })

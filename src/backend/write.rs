@@ -252,7 +252,7 @@ impl S3Backend {
         if !self.has_mount_quota() {
             return Ok(None);
         }
-        let old = self.store().head(key.key()).await.map_err(|e| e.during("look at", path))?;
+        let old = self.store().head(key.key()).await.map_err(|e| e.during("inspect", path))?;
         Ok(old.map(|meta| meta.size))
     }
 

@@ -180,10 +180,7 @@ impl S3Backend {
         let file = self.read_version(location, found.file).await?;
         let document = Document::load(file.content.as_bytes(), path.name(), location.as_str());
         let document = document.map_err(|said| {
-            let why = why_unusable(&said);
-            Error::new(ErrorKind::InvalidSkill, format!("`{location}` cannot be used: {why}"))
-                .at(location)
-                .with_hint("give it a frontmatter with a name and a description, and instructions below")
+            Error::from(Unloaded::Unusable { location: location.as_str(), why: why_unusable(&said) })
         })?;
         let skill = self.skill_of(&found, document.manifest, document.diagnostics);
         let skill = Skill { size: file.size, etag: file.etag, ..skill };
@@ -220,11 +217,7 @@ impl S3Backend {
     /// - Those of [`S3Backend::skill_resources`] and [`S3Backend::read`].
     pub async fn read_skill_resource(&self, skill: &str, resource: &str) -> Result<TextFile> {
         if resource.starts_with('/') {
-            let message =
-                format!("invalid resource `{}`: it must be relative to the skill", shorten(resource));
-            return Err(Error::new(ErrorKind::InvalidPath, message)
-                .at(resource)
-                .with_hint("write it as `references/guide.md`"));
+            return Err(Unloaded::NotRelative(resource).into());
         }
         let mut retries = Retries::new(self);
         loop {
@@ -240,8 +233,7 @@ impl S3Backend {
         // Parsing the joined path rejects `..`.
         let location = path.join(resource)?;
         let found = union.file(location.below_mount()).ok_or_else(|| {
-            let message = format!("the skill `{path}` has no file `{}`", shorten(resource));
-            Error::new(ErrorKind::NotFound, message).at(&location).with_hint("list its resources")
+            Error::from(Unloaded::NoResource { skill: path.as_str(), resource, location: location.as_str() })
         })?;
         self.read_version(&location, found).await
     }
@@ -303,18 +295,45 @@ impl Skill {
     /// - [`ErrorKind::InvalidPath`] if the path is not valid below `/skills`.
     /// - [`ErrorKind::InvalidSkill`] if the content is empty or unusable.
     pub fn in_memory(path: &str, content: &str) -> Result<Self> {
-        let skill = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidPath, "a skill needs its own path below `/skills`")
-                .at(path)
-                .with_hint("name it as `category/skill`")
-        })?;
+        let skill = SkillPath::at(&VirtualPath::in_skills(skill_name(path))?)
+            .ok_or_else(|| Error::from(Unloaded::NoPath(path)))?;
         let location = skill.join("SKILL.md")?;
         let document = Document::load(content.as_bytes(), skill.name(), location.as_str());
         let document = document.map_err(|said| {
-            let message = format!("the skill `{skill}` cannot be used: {}", why_unusable(&said));
-            Error::new(ErrorKind::InvalidSkill, message).at(&location)
+            Error::from(Unloaded::Unusable { location: location.as_str(), why: why_unusable(&said) })
         })?;
         let (size, diagnostics) = (content.len() as u64, document.diagnostics);
         Ok(Self { size, diagnostics, ..Self::unlisted(skill, document.manifest)? })
+    }
+}
+
+/// Why a skill or one of its files was not loaded.
+#[derive(Debug, thiserror::Error)]
+enum Unloaded<'s> {
+    #[error("`{location}` cannot be used: {why}")]
+    Unusable { location: &'s str, why: &'s str },
+    #[error("invalid resource `{}`: it must be relative to the skill", shorten(.0))]
+    NotRelative(&'s str),
+    #[error("the skill `{skill}` has no file `{}`", shorten(.resource))]
+    NoResource { skill: &'s str, resource: &'s str, location: &'s str },
+    #[error("a skill needs its own path below `/skills`")]
+    NoPath(&'s str),
+}
+
+impl From<Unloaded<'_>> for Error {
+    fn from(why: Unloaded<'_>) -> Self {
+        let (kind, path, hint) = match why {
+            Unloaded::Unusable { location, .. } => (
+                ErrorKind::InvalidSkill,
+                location,
+                "give it a frontmatter with a name and a description, and instructions below",
+            ),
+            Unloaded::NotRelative(resource) => {
+                (ErrorKind::InvalidPath, resource, "write it as `references/guide.md`")
+            }
+            Unloaded::NoResource { location, .. } => (ErrorKind::NotFound, location, "list its resources"),
+            Unloaded::NoPath(path) => (ErrorKind::InvalidPath, path, "name it as `category/skill`"),
+        };
+        Self::new(kind, why.to_string()).at(path).with_hint(hint)
     }
 }

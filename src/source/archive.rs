@@ -99,7 +99,7 @@ pub(super) fn open(file: &Path, options: &SourceOptions) -> Result<Source> {
 
 pub(super) fn temporary() -> Result<TempGuard> {
     let folder = tempfile::Builder::new().prefix("skillfs-").tempdir();
-    folder.map(Arc::new).map_err(failed("make a temporary folder in", &std::env::temp_dir()))
+    folder.map(Arc::new).map_err(failed("create a temporary folder in", &std::env::temp_dir()))
 }
 
 /// Unpacks an archive into a folder that does not exist yet. If the archive is refused, the folder is
@@ -113,7 +113,7 @@ pub(super) fn unpack(
 ) -> Result<Unpacker> {
     let packed =
         archive.rewind().and_then(|()| archive.metadata()).map_err(failed("read", Path::new(shown)))?;
-    std::fs::create_dir(target).map_err(failed("make", target))?;
+    std::fs::create_dir(target).map_err(failed("create", target))?;
     let mut unpacker = Unpacker {
         target: target.to_owned(),
         limits,

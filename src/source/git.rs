@@ -39,7 +39,7 @@ pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) 
     let folder = temporary()?;
     let target = folder.path().join("files");
     std::fs::create_dir(&target).map_err(failed("make", &target))?;
-    // A relative path would resolve differently in git's working directory.
+    // Git runs elsewhere, where a relative path means something else.
     let local = Path::new(url);
     let reached = match local.is_dir() {
         true => local.canonicalize().map_err(failed("open", local))?.display().to_string(),

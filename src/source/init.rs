@@ -27,9 +27,9 @@ pub fn new_skill(name: &str, description: &str, folder: &Path) -> Result<PathBuf
     if read.name != name || read.description != description.trim() {
         return Err(invalid("its name and description cannot be written in one line of YAML"));
     }
-    std::fs::create_dir_all(folder).map_err(failed("make", folder))?;
+    std::fs::create_dir_all(folder).map_err(failed("create", folder))?;
     let target = folder.join(name);
-    std::fs::create_dir(&target).map_err(failed("make", &target))?;
+    std::fs::create_dir(&target).map_err(failed("create", &target))?;
     let made = std::fs::create_dir(target.join("references"))
         .and_then(|()| std::fs::write(target.join("references/example.md"), REFERENCE))
         .and_then(|()| std::fs::write(target.join("SKILL.md"), text));

@@ -48,7 +48,7 @@ pub struct FolderWritten {
 /// [`Existing::Refuse`]; [`ErrorKind::InvalidInput`] if a link, a folder or a file is in the way;
 /// [`ErrorKind::InvalidPath`] for names that are not valid in a library; the errors of [`SourceFile::read`].
 pub fn write_folder(skills: &[SkillFiles], target: &Path, existing: Existing) -> Result<FolderWritten> {
-    std::fs::create_dir_all(target).map_err(failed("make", target))?;
+    std::fs::create_dir_all(target).map_err(failed("create", target))?;
     let root = target.canonicalize().map_err(failed("open", target))?;
     let mut result = FolderWritten::default();
     let mut planned: BTreeMap<String, (&SourceFile, bool)> = BTreeMap::new();
@@ -115,7 +115,7 @@ fn is_there(path: &Path, wanted: fn(&Metadata) -> bool, otherwise: &str) -> Resu
         Ok(meta) if meta.is_symlink() => "a link",
         Ok(_) => otherwise,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(failed("look at", path)(error)),
+        Err(error) => return Err(failed("inspect", path)(error)),
     };
     let message = format!("`{}` is {what}, so nothing was written to it", path.display());
     Err(Error::new(ErrorKind::InvalidInput, message).with_hint("remove it, or choose another folder"))
@@ -128,7 +128,7 @@ fn write(root: &Path, name: &str, file: &SourceFile, replace: bool) -> Result<()
     if let Err(error) = std::fs::create_dir_all(&folder)
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
-        return Err(failed("make", &folder)(error));
+        return Err(failed("create", &folder)(error));
     }
     // Check again: a link may have appeared since the first check.
     let Some(path) = place(root, name)? else {

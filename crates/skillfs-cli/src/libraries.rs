@@ -64,7 +64,8 @@ pub(super) async fn verify(
     progress.finish();
     let mut found = found?;
     for problem in &mut found.problems {
-        problem.hint = problem.hint.take().map(|hint| in_flags(&hint, &Here::default()));
+        let open = problem.hint.take().filter(|_| !problem.repaired);
+        problem.hint = open.map(|hint| in_flags(&hint, &Here::default()));
     }
     let clean = found.is_clean();
     output.emit(&found, || {
