@@ -22,10 +22,11 @@ lint:
 	cargo clippy --locked --all-targets --all-features -- -D warnings
 	cargo clippy --locked -p skillfs-bench --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --all-features
-	@if command -v shellcheck >/dev/null; then shellcheck localstack/start localstack/stop localstack/python.sh tests/run terraform/check terraform/tests/run .ci/run; \
-	else echo 'note: shellcheck is not installed; the shell scripts were not checked'; fi
-	@if command -v cargo-deny >/dev/null; then cargo deny --locked check licenses bans sources; \
-	else echo 'note: cargo-deny is not installed; licences and sources were not checked'; fi
+	cargo fmt --manifest-path tests/api/Cargo.toml --check
+	@tests/lint
+
+api:
+	@tests/api/check --update
 
 fmt:
 	cargo fmt --all
