@@ -1,17 +1,22 @@
-# `make test` and `make lint` are all that CI runs.
+# CI runs `make lint`, `make test` and `make test-long`.
 
 SHELL := bash
-.PHONY: help test lint fmt snapshots mutants
+.PHONY: help test test-long lint api fmt snapshots mutants
 
 help:
-	@echo 'make test        all tests, LocalStack and the cloud side included'
-	@echo 'make lint        format, clippy, rustdoc, shell scripts, licences'
+	@echo 'make test        the tests on the embedded store, and what LocalStack does differently'
+	@echo 'make test-long   all tests on LocalStack, long campaigns, the Terraform module, mutants'
+	@echo 'make lint        format, clippy, rustdoc, shell scripts, licenses, package, public API'
+	@echo 'make api         accept the current public API and dependencies'
 	@echo 'make fmt         format'
-	@echo 'make snapshots   accept what the command line prints now'
+	@echo 'make snapshots   accept the current output of the command line'
 	@echo 'make mutants     deliberate mistakes in the cache, each of which must fail a test'
 
 test:
 	@tests/run
+
+test-long:
+	@tests/run --long
 
 lint:
 	cargo fmt --all --check

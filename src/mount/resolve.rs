@@ -714,8 +714,13 @@ mod tests {
         ]
     }
 
+    /// All of them in `make test-long`, which sets the variable.
+    fn cases() -> u32 {
+        if std::env::var_os("SKILLFS_TEST_LONG").is_some() { 10_000 } else { 1_000 }
+    }
+
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(10_000))]
+        #![proptest_config(ProptestConfig::with_cases(cases()))]
 
         #[test]
         fn no_string_yields_a_key_outside_the_session(text in hostile_path()) {

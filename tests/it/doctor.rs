@@ -647,12 +647,20 @@ async fn doctor_who_goes_away_leaves_no_probe_of_conditions() {
         _ = fs.diagnose(&session) => panic!("it was to be interrupted"),
         () = seen.notified() => {}
     }
-    tokio::time::sleep(Duration::from_millis(800)).await;
-    let all = wire.take();
-    let probes = |method: &str| {
+    let mut all = Vec::new();
+    let probes = |all: &[Request], method: &str| {
         all.iter().filter(|r| r.method == method && r.target.contains("skillfs-probe-")).count()
     };
-    assert_eq!((probes("PUT"), probes("DELETE")), (1, 1));
+    for _ in 0..1_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        all.extend(wire.take());
+        if probes(&all, "DELETE") > 0 {
+            break;
+        }
+    }
+    wire.quiet().await;
+    all.extend(wire.take());
+    assert_eq!((probes(&all, "PUT"), probes(&all, "DELETE")), (1, 1));
 }
 
 /// Diagnoses a session with a role, and answers requests that its policy does not allow with `decide`.

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use skillfs::{Error, ErrorKind, S3Backend, SkillFs, Timeouts, WriteMode};
 
 use crate::support::wire::{Reply, Request, Wire, response};
-use crate::support::{Bucket, on_every_server, session, settings};
+use crate::support::{Bucket, campaign, on_every_server, session, settings};
 
 on_every_server!(
     sixty_four_editors_lose_nothing,
@@ -128,9 +128,9 @@ async fn sixty_four_editors_on_a_bad_wire_lose_nothing(b: Bucket) {
 /// every fiftieth has 64.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
-    const RUNS: u64 = 1_000;
     const AT_ONCE: u64 = 20;
     const HANDLES: usize = 5;
+    let runs: u64 = campaign(1_000, 100);
     let b = Bucket::embedded().await;
     // Handles are expensive, so each lane creates its own only once.
     let lane = async |first: u64| {

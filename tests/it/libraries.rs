@@ -12,7 +12,7 @@ use skillfs::{ErrorKind, Freshness, Library, LibraryId, S3Backend, Session, Skil
 
 use crate::skills::skill;
 use crate::support::wire::{Reply, Request, Wire};
-use crate::support::{Bucket, Seeded, on_every_server, session};
+use crate::support::{Bucket, Seeded, campaign, on_every_server, session};
 
 on_every_server!(
     published_and_plain_catalogs_are_equal,
@@ -149,7 +149,8 @@ async fn a_published_catalog_costs_one_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_published_library_of_5000_skills_costs_one_request() {
-    a_catalog_of(5_000, 1_600_000).await;
+    let (skills, bytes) = campaign((5_000, 1_600_000), (1_000, 330_000));
+    a_catalog_of(skills, bytes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

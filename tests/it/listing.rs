@@ -192,7 +192,7 @@ async fn a_directory_of_25_000_entries_lists_completely() {
 
 /// The same on LocalStack with fewer pages, because each object costs a request there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs LocalStack: run `make test`"]
+#[ignore = "needs LocalStack: run `make test-long`"]
 async fn a_directory_of_several_pages_lists_completely_on_localstack() {
     let b = Bucket::localstack().await;
     let numbers: Vec<_> = (0..2_100).collect();

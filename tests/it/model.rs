@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use skillfs::{Depth, EntryKind, ErrorKind, S3Backend};
 
-use crate::support::{Bucket, publish, session};
+use crate::support::{Bucket, campaign, publish, session};
 
 /// Relative keys below a mount's prefix: plain names, names that share prefixes, and keys that no path can
 /// name.
@@ -241,6 +241,7 @@ pub(super) fn explore_with<S: Strategy>(
     strategy: &S,
     run: impl Fn(S::Value),
 ) {
+    let cases = campaign(cases, cases.div_ceil(6));
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::deterministic_rng(numbers);
     let mut runner = TestRunner::new_with_rng(config, rng);
@@ -267,7 +268,7 @@ fn embedded_agrees_with_the_model() {
 }
 
 #[test]
-#[ignore = "needs LocalStack: run `make test`"]
+#[ignore = "needs LocalStack: run `make test-long`"]
 fn localstack_agrees_with_the_model() {
     let runtime = runtime();
     let bucket = runtime.block_on(Bucket::localstack());

@@ -27,7 +27,7 @@ use crate::model::{
     MINE, Model, OTHERS, RELATIVE, check, check_path, expected, explore, explore_with, nameable, runtime,
 };
 use crate::support::wire::{Hook, Reply, Request, Wire};
-use crate::support::{Bucket, session, settings};
+use crate::support::{Bucket, campaign, session, settings};
 
 /// The names used in steps. There are few, so that they collide: files above, below and next to each other.
 const NAMES: [&str; 16] = [
@@ -727,7 +727,7 @@ fn remembered_writes_agree_with_the_model() {
 }
 
 #[test]
-#[ignore = "needs LocalStack: run `make test`"]
+#[ignore = "needs LocalStack: run `make test-long`"]
 fn localstack_writes_agree_with_the_model() {
     let runtime = runtime();
     let bucket = runtime.block_on(Bucket::localstack());
@@ -1188,7 +1188,8 @@ fn a_change_is_made_once_whatever_others_do_behind_a_lost_answer() {
             }
         })
         .await;
-        let backend = connect(&bucket, &wire.endpoint, 4).await.session(&granted());
+        let fs = connect(&bucket, &wire.endpoint, 4).await;
+        let backend = fs.session(&granted());
         at_once(all.iter().filter(|case| case.aged).map(|case| case.prepare(&bucket))).await;
         // Times have whole seconds, and two seconds of clock skew are allowed.
         tokio::time::sleep(Duration::from_secs(4)).await;

@@ -19,7 +19,7 @@ use skillfs::{
 use tokio::sync::Notify;
 
 use crate::support::wire::{Hook, Reply, Wire};
-use crate::support::{Bucket, Seeded, on_every_server, settings};
+use crate::support::{Bucket, Seeded, campaign, on_every_server, settings};
 
 const INDEX: &str = "u1/.skillfs/index.json";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -729,7 +729,8 @@ async fn a_push_may_end_at_any_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unchanged_push_costs_two_requests() {
     let b = Bucket::embedded().await;
-    let paths: Vec<String> = (0..1_000).map(|i| format!("c{:02}/s{i:04}", i / 50)).collect();
+    let count = campaign(1_000, 300);
+    let paths: Vec<String> = (0..count).map(|i| format!("c{:02}/s{i:04}", i / 50)).collect();
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let new = skills(&paths, 1);
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
@@ -741,7 +742,7 @@ async fn an_unchanged_push_costs_two_requests() {
     // From a process with an empty cache: the index, and whether the mirror is complete.
     let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
-    assert_eq!((done.release, done.unchanged), (None, 1_000));
+    assert_eq!((done.release, done.unchanged), (None, count));
     assert_eq!(wire.operations(), ["GET", "GET"]);
 }
 
@@ -756,11 +757,12 @@ async fn published(skills_of: usize) -> (Bucket, NewLibrary) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushing_one_file_into_5000_skills_costs_few_requests() {
-    let (b, mut new) = published(5_000).await;
-    let changed = new.skills[2_500].contents();
+    let count = campaign(5_000, 1_000);
+    let (b, mut new) = published(count).await;
+    let changed = new.skills[count / 2].contents();
     let mut files: Vec<_> = changed.map(|(name, content)| NewFile::new(name, content.clone())).collect();
     files[1] = NewFile::new("references/one.md", "Changed, version 1\n");
-    let path = new.skills[2_500].path().to_owned();
+    let path = new.skills[count / 2].path().to_owned();
     new.skills = vec![NewSkill::new(path, files)];
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
     let fs = b.through(&wire.endpoint).await;
@@ -1321,16 +1323,20 @@ async fn killed_push(b: &Bucket, number: usize, stop: usize, source: &std::path:
 /// `kill -9` at a hundred points: no destructor runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_that_is_killed_leaves_old_or_new() {
-    const POINTS: usize = 100;
+    let points: usize = campaign(100, 40);
     let b = Bucket::embedded().await;
     let folder = tempfile::tempdir().unwrap();
     write_source(folder.path(), &["a", "new"], 2);
     let mut random = Seeded::new(7);
-    let points: Vec<_> = (0..POINTS).map(|number| (number, random.below(28))).collect();
+    let stops: Vec<_> = (0..points).map(|number| (number, random.below(28))).collect();
     let (b, source) = (&b, folder.path());
-    let runs = points.into_iter().map(|(number, stop)| killed_push(b, number, stop, source));
+    let runs = stops.into_iter().map(|(number, stop)| killed_push(b, number, stop, source));
     let results: Vec<_> = stream::iter(runs.collect::<Vec<_>>()).buffer_unordered(12).collect().await;
     let killed = results.iter().filter(|(killed, _)| *killed).count();
     let new = results.iter().filter(|(killed, new)| *killed && *new).count();
-    assert!(killed > POINTS / 2 && new > 10 && new < killed - 10, "{killed} killed, {new} of them were new");
+    let some = points / 10;
+    assert!(
+        killed > points / 2 && new > some && new < killed - some,
+        "{killed} killed, {new} of them were new"
+    );
 }

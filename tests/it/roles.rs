@@ -160,7 +160,7 @@ async fn a_thousand_sessions_of_200_tenants_ask_sts_200_times() {
 /// With a role, a new thread costs one STS call for its workspace, and nothing for cached libraries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_request() {
-    const USERS: usize = 200;
+    let users: usize = campaign(200, 50);
     let cloud = Cloud::start().await;
     for skill in 0..20 {
         cloud.bucket.put(&format!("shared/acme/skills/law/deed-{skill}/SKILL.md"), SKILL).await;
@@ -187,24 +187,24 @@ async fn a_new_thread_on_a_warm_library_costs_one_sts_call_and_no_library_reques
         }
     };
     cloud.wire.take();
-    join_all((0..USERS).map(|user| turn(user, 0))).await;
+    join_all((0..users).map(|user| turn(user, 0))).await;
     let first = cloud.wire.take();
-    assert_eq!(fs.requests().assume_role, 2 * USERS as u64, "one for the libraries, one for the thread");
+    assert_eq!(fs.requests().assume_role, 2 * users as u64, "one for the libraries, one for the thread");
     let indexes = first.iter().filter(|sent| sent.target.contains("acme/.skillfs/index.json")).count();
-    assert_eq!(indexes, USERS, "each set of credentials asks for the index once");
+    assert_eq!(indexes, users, "each set of credentials asks for the index once");
     let blobs = first.iter().filter(|sent| sent.target.contains("acme/.skillfs/blobs/")).count();
     assert!(blobs <= USERS, "what one was let through to is shown to the others: {blobs}");
-    // Four more threads per user.
+    // Four more threads of each.
     for thread in 1..5 {
-        join_all((0..USERS).map(|user| turn(user, thread))).await;
+        join_all((0..users).map(|user| turn(user, thread))).await;
     }
     let sent = cloud.wire.take();
     let library: Vec<_> = sent.iter().filter(|sent| sent.target.contains("shared")).collect();
     assert!(library.is_empty(), "{} requests to libraries: {:?}", library.len(), library.first());
     assert_eq!(fs.requests().assume_role, (2 + 4) * USERS as u64, "one for each new thread");
-    // A thread that uses only skills requests no credentials at all.
+    // A thread that only uses skills asks for no credentials at all.
     let before = fs.requests();
-    for user in 0..USERS {
+    for user in 0..users {
         let backend = fs.session(&of(user, 9));
         backend.load_skill("law/deed-7").await.unwrap();
     }

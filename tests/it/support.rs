@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 /// The environment variable with LocalStack's endpoint; `make test` sets it.
 pub const LOCALSTACK: &str = "SKILLFS_TEST_LOCALSTACK";
 
-/// Runs each case on every server: on the embedded store with `cargo test`, on all servers with `make test`.
+/// Runs each case on every server: a plain `cargo test` on the embedded store, `make test` on all.
 macro_rules! on_every_server {
     ($($case:ident),+ $(,)?) => {
         mod embedded {
@@ -33,7 +33,7 @@ macro_rules! on_every_server {
 
         mod localstack {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-            #[ignore = "needs LocalStack: run `make test`"]
+            #[ignore = "needs LocalStack: run `make test-long`"]
             async fn $case() {
                 super::$case($crate::support::Bucket::localstack().await).await;
             })+
@@ -80,8 +80,9 @@ impl Bucket {
 
     pub async fn localstack() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let endpoint = std::env::var(LOCALSTACK)
-            .unwrap_or_else(|_| panic!("{LOCALSTACK} is not set; run `make test`, which starts LocalStack"));
+        let endpoint = std::env::var(LOCALSTACK).unwrap_or_else(|_| {
+            panic!("{LOCALSTACK} is not set; run `make test-long`, which starts LocalStack")
+        });
         let credentials = StaticCredentials::new("test", "test");
         let raw = raw_client(&endpoint, &credentials);
         let name = format!("it-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -301,7 +301,7 @@ async fn a_slow_upload_does_not_lock_others_out() {
     // Parts end one after another, so that those in flight have started.
     let wire = Wire::start(Some(&bucket.endpoint), |request, _| {
         let part = request.target.split("partNumber=").nth(1).and_then(|n| n[..1].parse::<u64>().ok());
-        Reply::ForwardAfter(Duration::from_millis(part.map_or(0, |part| 400 * part)))
+        Reply::ForwardAfter(Duration::from_millis(part.map_or(0, |part| 40 * part)))
     })
     .await;
     // This corresponds to 22 such uploads of one tenant with the default limit of 64, or 86 of four tenants
@@ -319,7 +319,16 @@ async fn a_slow_upload_does_not_lock_others_out() {
     let upload = tokio::spawn(async move {
         upload.write_stream("long.bin", content, skillfs::WriteMode::Overwrite).await.map(drop)
     });
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    // All parts that the content fills.
+    let mut parts = 0;
+    for _ in 0..3_000 {
+        if parts == 6 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        parts += wire.take().iter().filter(|request| request.target.contains("partNumber=")).count();
+    }
+    assert_eq!(parts, 6);
     let read = tokio::time::timeout(Duration::from_secs(30), s.read("a.md")).await;
     upload.abort();
     assert!(read.is_ok(), "a read hangs behind an upload that waits for its content");
