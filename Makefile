@@ -21,9 +21,9 @@ test-long:
 lint:
 	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
-	cargo clippy --locked --all-targets --no-default-features -- -D warnings
-	cargo clippy --locked --all-targets --no-default-features --features embedded -- -D warnings
-	cargo clippy --locked --all-targets --no-default-features --features import -- -D warnings
+	cargo clippy --locked -p skillfs --all-targets -- -D warnings
+	cargo clippy --locked -p skillfs --all-targets --features embedded -- -D warnings
+	cargo clippy --locked -p skillfs --all-targets --features import -- -D warnings
 	cargo clippy --locked --all-targets --all-features -- -D warnings
 	cargo clippy --locked -p skillfs-bench --all-targets -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --all-features
@@ -37,7 +37,7 @@ fmt:
 	cargo fmt --all
 
 snapshots:
-	INSTA_UPDATE=always cargo test --locked --test it cli
+	INSTA_UPDATE=always cargo test --locked -p skillfs-cli --test it cli
 
 mutants:
 	@tests/mutants/run

@@ -164,7 +164,7 @@ impl Error {
     pub(crate) fn uncertain(cause: Self) -> Self {
         let mut error = Self::new(
             ErrorKind::Conflict,
-            format!("the change may or may not have taken effect: {}", cause.message()),
+            format!("the change may have taken effect; this could not be determined: {}", cause.message()),
         )
         .with_hint("read it again before you repeat the change");
         error.0.uncertain = true;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
-use super::work::PushProgress;
+use super::progress::PushProgress;
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{LibraryId, UserId};

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use super::work::{Progress, PushProgress};
+use super::progress::{Progress, PushProgress};
 use crate::backend::{S3Backend, SkillFs, Union, View, unusable};
 use crate::config::Retention;
 use crate::error::{Error, ErrorKind, Hint, Result};

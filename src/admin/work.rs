@@ -1,7 +1,5 @@
 //! What all requests of a push share: how many are in flight, how many bytes are held, and the progress.
 
-use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -9,6 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::library::{LibraryAdmin, blocking};
 use super::new::{NewContent, NewFile};
+use super::progress::PushProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::{Digest, ReleaseId};
 use crate::mount::Library;
@@ -21,40 +20,6 @@ pub(super) const AT_ONCE: usize = 64;
 const HELD_KIB: usize = 64 * 1024;
 /// Content of so many bytes is copied on the server rather than sent, if it is there already.
 pub(super) const WORTH_A_COPY: u64 = 256 * 1024;
-
-/// How far a push is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PushProgress {
-    /// What is being done.
-    pub phase: &'static str,
-    /// Files done, and files in all.
-    pub files: (u64, u64),
-    /// Bytes done, and bytes in all.
-    pub bytes: (u64, u64),
-}
-
-/// Where progress is reported; nowhere by default.
-#[derive(Clone, Default)]
-pub(super) struct Progress(Option<Arc<dyn Fn(PushProgress) + Send + Sync>>);
-
-impl Progress {
-    pub(super) fn new(report: impl Fn(PushProgress) + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(report)))
-    }
-
-    pub(super) fn report(&self, at: PushProgress) {
-        if let Some(report) = &self.0 {
-            report(at);
-        }
-    }
-}
-
-impl fmt::Debug for Progress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_some() { "Progress(..)" } else { "Progress(None)" })
-    }
-}
 
 pub(super) struct Transfers<'a> {
     pub(super) access: &'a LibraryAdmin,

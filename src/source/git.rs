@@ -38,7 +38,7 @@ const FOREIGN: [&str; 7] = [
 pub(super) fn open(url: &str, reference: Option<&str>, options: &SourceOptions) -> Result<Source> {
     let folder = temporary()?;
     let target = folder.path().join("files");
-    std::fs::create_dir(&target).map_err(failed("make", &target))?;
+    std::fs::create_dir(&target).map_err(failed("create", &target))?;
     // Git runs elsewhere, where a relative path means something else.
     let local = Path::new(url);
     let reached = match local.is_dir() {

@@ -1,26 +1,25 @@
-//! The rooms of ARCHITECTURE.md, and who may know whom.
+//! The modules of ARCHITECTURE.md, and who may know whom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::support::rust_files;
 
-/// From the ground up: a room may use those before it, and itself.
-const LAYERS: [&str; 22] = [
-    "error", "ambient", "path", "id", "index", "mount", "policy", "text", "pattern", "search", "entry",
-    "manifest", "config", "cache", "embedded", "store", "backend", "skill", "source", "admin", "doctor",
-    "cli",
+/// From the ground up: a module may use those before it, and itself.
+const LAYERS: &[&str] = &[
+    "options", "error", "ambient", "path", "id", "index", "mount", "policy", "text", "pattern", "search",
+    "entry", "manifest", "config", "cache", "embedded", "store", "backend", "skill", "source", "admin",
+    "doctor",
 ];
 
-/// What only one room may name.
-const SECRETS: [(&str, &[&str]); 15] = [
+/// What only one module may name.
+const SECRETS: &[(&str, &[&str])] = &[
     ("aws_sdk_s3", &["store"]),
     ("aws_config", &["store"]),
     ("aws_sdk_sts", &["store"]),
     ("redb", &["embedded"]),
     ("s3s::", &["embedded", "store"]),
     ("serde_yaml", &["manifest"]),
-    ("clap", &["cli"]),
     ("ObjectKey(", &["mount"]),
     ("WritableKey(", &["mount"]),
     ("globset", &["pattern"]),
@@ -63,7 +62,7 @@ fn without_tests(text: &str) -> String {
 }
 
 /// `store/body.rs` is in `store`.
-fn room(file: &str) -> &str {
+fn module(file: &str) -> &str {
     file.split('/').next().unwrap().trim_end_matches(".rs")
 }
 
@@ -71,7 +70,7 @@ fn without_comments(code: &str) -> String {
     code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// Rooms that a file names: `crate::room`, `crate::{room, …}` and `super::room`, comments left out.
+/// Modules that a file names: `crate::module`, `crate::{module, …}` and `super::module`, comments left out.
 fn uses(code: &str) -> BTreeSet<String> {
     let code = without_comments(code);
     let mut names = BTreeSet::new();
@@ -91,14 +90,14 @@ fn uses(code: &str) -> BTreeSet<String> {
 }
 
 fn violations(files: &[(String, String)]) -> Vec<String> {
-    let level = |room: &str| LAYERS.iter().position(|layer| *layer == room);
+    let level = |module: &str| LAYERS.iter().position(|layer| *layer == module);
     let mut found = Vec::new();
     for (file, code) in files {
         if matches!(file.as_str(), "lib.rs" | "main.rs") {
             continue;
         }
-        let Some(own) = level(room(file)) else {
-            found.push(format!("{file}: no such room in LAYERS"));
+        let Some(own) = level(module(file)) else {
+            found.push(format!("{file}: no such module in LAYERS"));
             continue;
         };
         for other in uses(code) {
@@ -106,10 +105,10 @@ fn violations(files: &[(String, String)]) -> Vec<String> {
                 found.push(format!("{file}: uses `{other}`, which lies above `{}`", LAYERS[own]));
             }
         }
-        for (secret, rooms) in SECRETS {
+        for (secret, modules) in SECRETS {
             let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            if !rooms.contains(&room(file)) && lines.into_iter().any(|line| line.contains(secret)) {
-                found.push(format!("{file}: names `{secret}`, which belongs to {rooms:?}"));
+            if !modules.contains(&module(file)) && lines.into_iter().any(|line| line.contains(secret)) {
+                found.push(format!("{file}: names `{secret}`, which belongs to {modules:?}"));
             }
         }
     }
@@ -117,12 +116,12 @@ fn violations(files: &[(String, String)]) -> Vec<String> {
 }
 
 #[test]
-fn no_room_uses_one_above_it() {
+fn modules_use_only_modules_below_them() {
     assert_eq!(violations(&sources()), Vec::<String>::new());
 }
 
 #[test]
-fn a_use_of_a_higher_room_would_be_found() {
+fn a_use_of_a_higher_module_is_found() {
     let file = |name: &str, code: &str| vec![(name.to_owned(), code.to_owned())];
     assert_eq!(violations(&file("path.rs", "use crate::store::Store;")).len(), 1);
     assert_eq!(violations(&file("store/body.rs", "fn f() { crate::backend::x() }")).len(), 1);
@@ -132,8 +131,8 @@ fn a_use_of_a_higher_room_would_be_found() {
     assert_eq!(violations(&file("path.rs", "use crate::{error::Error, store::Store};")).len(), 1);
     assert_eq!(violations(&file("path.rs", "use super::store::Store;")).len(), 1);
     assert_eq!(violations(&file("backend.rs", "use s3s::dto::ETag;")).len(), 1);
-    assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::cli")).len() <= 1);
-    assert!(violations(&file("cli/demo.rs", "use crate::backend::SkillFs;")).is_empty());
+    assert!(violations(&file("backend.rs", "use crate::store::Store; // crate::doctor")).len() <= 1);
+    assert!(violations(&file("doctor/rights.rs", "use crate::backend::SkillFs;")).is_empty());
 }
 
 #[test]
@@ -153,7 +152,7 @@ fn tests_are_no_part_of_a_file() {
     assert_eq!(without_tests(declared), declared);
 }
 
-/// The names behind `super::` or `crate::room::`: one, or those of a group, as paths.
+/// The names behind `super::` or `crate::module::`: one, or those of a group, as paths.
 fn named(rest: &str) -> Vec<&str> {
     let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
     let Some(group) = rest.strip_prefix('{') else {
@@ -177,9 +176,9 @@ fn named(rest: &str) -> Vec<&str> {
     names
 }
 
-/// What a file imports of its room, by the first name of each path. `depth` is how many modules of the room it lies
-/// in: 0 for the files of the room itself.
-fn imports(room: &str, depth: usize, code: &str) -> BTreeSet<String> {
+/// What a file imports of its module, by the first name of each path. `depth` is how many modules of the module it lies
+/// in: 0 for the files of the module itself.
+fn imports(module: &str, depth: usize, code: &str) -> BTreeSet<String> {
     let code = without_comments(code);
     let mut paths = Vec::new();
     for (at, _) in code.match_indices("super::").filter(|(at, _)| !code[..*at].ends_with("super::")) {
@@ -191,14 +190,14 @@ fn imports(room: &str, depth: usize, code: &str) -> BTreeSet<String> {
             paths.extend(named(rest));
         }
     }
-    let own = format!("crate::{}::", room.replace('/', "::"));
+    let own = format!("crate::{}::", module.replace('/', "::"));
     paths.extend(code.split(&own).skip(1).flat_map(named));
     paths.into_iter().map(|path| path.split("::").next().unwrap().to_owned()).collect()
 }
 
-/// Names that a room re-exports, as in `pub use self::file::Name`, and the file that each comes from.
-fn reexports(room: &str, sources: &[(String, String)]) -> BTreeMap<String, String> {
-    let own = sources.iter().find(|(file, _)| *file == format!("{room}.rs"));
+/// Names that a module re-exports, as in `pub use self::file::Name`, and the file that each comes from.
+fn reexports(module: &str, sources: &[(String, String)]) -> BTreeMap<String, String> {
+    let own = sources.iter().find(|(file, _)| *file == format!("{module}.rs"));
     let code = own.map(|(_, code)| without_comments(code)).unwrap_or_default();
     let mut found = BTreeMap::new();
     for rest in code.split("use self::").skip(1) {
@@ -212,18 +211,20 @@ fn reexports(room: &str, sources: &[(String, String)]) -> BTreeMap<String, Strin
 }
 
 /// Modules with several files: `source`, and `source/archive` in it.
-fn rooms(sources: &[(String, String)]) -> BTreeSet<String> {
+fn modules(sources: &[(String, String)]) -> BTreeSet<String> {
     sources.iter().filter_map(|(file, _)| Some(file.rsplit_once('/')?.0.to_owned())).collect()
 }
 
-/// A circle of imports between the files of a room. What lies in a folder of a file is part of that file.
-fn circle(room: &str, sources: &[(String, String)]) -> Option<Vec<String>> {
-    let reexports = reexports(room, sources);
+/// A circle of imports between the files of a module. What lies in a folder of a file is part of that file.
+fn circle(module: &str, sources: &[(String, String)]) -> Option<Vec<String>> {
+    let reexports = reexports(module, sources);
     let mut all: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (file, code) in sources {
-        let Some(inside) = file.strip_prefix(room).and_then(|rest| rest.strip_prefix('/')) else { continue };
+        let Some(inside) = file.strip_prefix(module).and_then(|rest| rest.strip_prefix('/')) else {
+            continue;
+        };
         let name = inside.split('/').next().unwrap().trim_end_matches(".rs");
-        let names = imports(room, inside.matches('/').count(), code);
+        let names = imports(module, inside.matches('/').count(), code);
         let names = names.into_iter().map(|name| reexports.get(&name).cloned().unwrap_or(name));
         all.entry(name.to_owned()).or_default().extend(names);
     }
@@ -260,12 +261,12 @@ fn circle(room: &str, sources: &[(String, String)]) -> Option<Vec<String>> {
 }
 
 #[test]
-fn no_files_of_a_room_import_each_other_in_a_circle() {
+fn files_of_a_module_do_not_import_each_other_in_a_cycle() {
     let sources = sources();
-    let rooms = rooms(&sources);
-    assert!(rooms.len() > 8, "{rooms:?}");
-    for room in &rooms {
-        assert_eq!(circle(room, &sources), None, "in `{room}`");
+    let modules = modules(&sources);
+    assert!(modules.len() > 8, "{modules:?}");
+    for module in &modules {
+        assert_eq!(circle(module, &sources), None, "in `{module}`");
     }
 }
 
@@ -333,8 +334,9 @@ fn what_the_guide_names_is_where_it_says() {
         {
             continue;
         }
-        let text =
-            ["src", "."].iter().find_map(|folder| std::fs::read_to_string(root.join(folder).join(file)).ok());
+        let text = ["src", ".", "crates/skillfs-cli/src"]
+            .iter()
+            .find_map(|folder| std::fs::read_to_string(root.join(folder).join(file)).ok());
         let text = text.unwrap_or_else(|| panic!("ARCHITECTURE.md names `{file}`, which does not exist"));
         let last = name.rsplit("::").next().unwrap();
         assert!(text.contains(last), "ARCHITECTURE.md says that `{name}` is in `{file}`");
@@ -363,11 +365,13 @@ fn every_room_has_its_rule_in_the_book() {
     for layer in LAYERS {
         assert!(book.contains(&format!("| `{layer}` |")), "ARCHITECTURE.md has no row for `{layer}`");
     }
-    let manifest = std::fs::read_to_string(crate::support::root().join("Cargo.toml")).unwrap();
-    let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[lints").next().unwrap();
-    for line in dependencies.lines() {
-        if let Some((name, _)) = line.split_once(" = ") {
-            assert!(book.contains(&format!("`{name}`")), "ARCHITECTURE.md says nothing on `{name}`");
+    for manifest in ["Cargo.toml", "crates/skillfs-cli/Cargo.toml"] {
+        let manifest = std::fs::read_to_string(crate::support::root().join(manifest)).unwrap();
+        let dependencies = manifest.split("[dependencies]").nth(1).unwrap().split("[lints").next().unwrap();
+        for line in dependencies.lines() {
+            if let Some((name, _)) = line.split_once(" = ") {
+                assert!(book.contains(&format!("`{name}`")), "ARCHITECTURE.md does not mention `{name}`");
+            }
         }
     }
 }
@@ -447,9 +451,6 @@ fn the_library_names_no_flags_and_no_commands() {
     let is_other = |file: &str, literal: &str| file == "source/git.rs" || literal == "--x-s3";
     let mut found = Vec::new();
     for (file, code) in sources() {
-        if matches!(room(&file), "cli" | "main") {
-            continue;
-        }
         let literals = literals(&code).into_iter();
         let literals =
             literals.filter(|literal| names_the_command_line(literal) && !is_other(&file, literal));
@@ -461,9 +462,9 @@ fn the_library_names_no_flags_and_no_commands() {
 /// A new hint falls back to plain words on the command line; here it is noticed.
 #[test]
 fn the_command_line_has_words_for_every_hint() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = crate::support::root();
     let read = |file: &str| std::fs::read_to_string(root.join(file)).unwrap();
-    let (hints, rendered) = (read("src/error/hint.rs"), read("src/cli/hints.rs"));
+    let (hints, rendered) = (read("src/error/hint.rs"), read("crates/skillfs-cli/src/hints.rs"));
     let body = hints.split("pub enum Hint {").nth(1).unwrap().split("\n}").next().unwrap();
     let variants: Vec<&str> = body
         .lines()
@@ -475,7 +476,7 @@ fn the_command_line_has_words_for_every_hint() {
     for variant in variants {
         assert!(
             rendered.contains(&format!("Hint::{variant}")),
-            "src/cli/hints.rs says nothing on `{variant}`"
+            "crates/skillfs-cli/src/hints.rs does not render `{variant}`"
         );
     }
 }

@@ -236,7 +236,9 @@ async fn a_skill_that_changes_behind_its_listing_is_listed_again() {
     assert!(requests.iter().any(|r| r.header("if-match").is_some()));
     assert_eq!(requests.iter().filter(|r| r.operation() == "LIST").count(), 1);
     bucket.delete("u1/skills/c/a/SKILL.md").await;
-    let other = fs.session(&session("u1", "1", "k1"));
+    let mut threadless = session("u1", "1", "k1");
+    threadless.thread = None;
+    let other = fs.session(&threadless);
     other.load_skills(None).await.unwrap();
     let gone = open(&bucket.with(&wire.endpoint, caching).await);
     assert_eq!(gone.load_skill("c/a").await.unwrap_err().kind(), ErrorKind::NotFound);

@@ -467,7 +467,10 @@ async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     assert!(run(&["admin", "verify", "--repair", "--overwrite"]).status.success());
     assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
     edit("---\nname: sale\ndescription: More\n---\n").await;
-    assert!(shown().contains("`skillfs --embedded store admin index --library acme` publishes them"));
+    assert!(
+        shown()
+            .contains("`skillfs --embedded store admin index --library acme` publishes what others changed")
+    );
     assert!(run(&["admin", "index"]).status.success());
     assert!(shown().contains("published: release 2, 1 skill"), "{}", shown());
 }

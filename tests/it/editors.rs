@@ -143,7 +143,7 @@ async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
         let patience = Duration::from_secs(120);
         let handles = join_all((0..HANDLES).map(|_| editor(&wire.endpoint, &b, patience))).await;
         let mut counts = [0; 3];
-        for run in (first..RUNS).step_by(AT_ONCE as usize) {
+        for run in (first..runs).step_by(AT_ONCE as usize) {
             seed.store(run, Ordering::SeqCst);
             let path = format!("/workspace/{run}.md");
             b.put(&format!("threads/1/{run}.md"), "top\n").await;
@@ -168,7 +168,8 @@ async fn a_thousand_runs_with_faults_lose_nothing_and_repeat_nothing() {
         [0, 1, 2].map(|slot| lanes.iter().map(|counts| counts[slot]).sum::<usize>());
     println!("{done} changes done, {uncertain} uncertain, {failed} failed");
     // Nearly all changes succeed in spite of the faults, and their callers know.
-    let all = 980 * HANDLES + 20 * 64;
+    let crowded = runs as usize / 50;
+    let all = (runs as usize - crowded) * HANDLES + crowded * 64;
     assert_eq!(done + uncertain + failed, all);
     assert!(done * 10 >= all * 9, "only {done} changes went through");
 }
@@ -401,7 +402,7 @@ async fn without_conditional_writes_edits_are_refused_unless_accepted() {
             s.write_with("/workspace/a.md", "x", WriteMode::IfMatch("e".into())).await.unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Unavailable);
-            assert!(error.message().contains("no conditional writes"), "{error}");
+            assert!(error.message().contains("ignores conditional writes"), "{error}");
         }
         // A plain write needs no conditions.
         s.write("/workspace/b.md", "b").await.unwrap();

@@ -249,7 +249,9 @@ async fn without_a_root_the_search_starts_in_the_workspace(b: Bucket) {
     assert_eq!(kind(s.glob("/elsewhere/*").await), ErrorKind::NotFound);
     assert!(glob(&s, "workspace/*", None).await.is_empty());
     assert_eq!(lines(&s.grep(&Grep::new("x")).await.unwrap()), ["/workspace/w.md:1:x"]);
-    let threadless = b.fs.session(&session("u1", "1", "k1"));
+    let mut threadless = session("u1", "1", "k1");
+    threadless.thread = None;
+    let threadless = b.fs.session(&threadless);
     assert_eq!(glob(&threadless, "*.md", None).await, ["/skills/s.md", "/ticket/t.md"]);
     let found = threadless.grep(&Grep::new("x")).await.unwrap();
     assert_eq!(lines(&found), ["/skills/s.md:1:x", "/ticket/t.md:1:x"]);

@@ -250,7 +250,7 @@ fn skills_with_invalid_names_are_refused() {
     let reasons: Vec<_> = source.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
     assert!(reasons[0].contains("`back\\slash`") && reasons[0].contains("backslash"), "{reasons:?}");
     assert!(reasons[1].contains("control character"), "{reasons:?}");
-    assert!(reasons[2].contains("no UTF-8"), "{reasons:?}");
+    assert!(reasons[2].contains("not UTF-8"), "{reasons:?}");
     assert!(reasons[3].contains("backslash"), "{reasons:?}");
     assert!(source.skipped.iter().all(|skipped| skipped.refused));
 }
@@ -280,7 +280,7 @@ fn limits_apply_to_folders() {
     let small = with(Limits::default().max_file_bytes(10));
     let source = Source::folder(folder.path(), &small).unwrap();
     assert!(source.skills.is_empty());
-    assert!(source.skipped[0].reason.contains("10 are the limit"), "{:?}", source.skipped);
+    assert!(source.skipped[0].reason.contains("the limit is 10"), "{:?}", source.skipped);
 }
 
 // ---- git ----
@@ -664,7 +664,7 @@ fn a_checksum_mismatch_refuses_the_site() {
     assert_eq!(paths(&read(&site(&digest, absolute, "a", "0.2.0")).unwrap()), ["a"]);
     let error = read(&site(&"0".repeat(64), "a/SKILL.md", "a", "0.2.0")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.message().contains("does not have the sum"), "{error}");
+    assert!(error.message().contains("does not have the digest"), "{error}");
     let error = read(&site(&digest, "a/none.md", "a", "0.2.0")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let error = read(&site(&digest, "a/SKILL.md", "a", "9.0.0")).unwrap_err();

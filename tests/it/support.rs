@@ -21,6 +21,14 @@ use tokio::net::TcpListener;
 /// The environment variable with LocalStack's endpoint; `make test` sets it.
 pub const LOCALSTACK: &str = "SKILLFS_TEST_LOCALSTACK";
 
+/// Long campaigns run completely if this is set; `make test-long` sets it.
+pub const LONG: &str = "SKILLFS_TEST_LONG";
+
+/// How many cases of a campaign to run: all of them in `make test-long`, the first `short` otherwise.
+pub fn campaign<N>(all: N, short: N) -> N {
+    if std::env::var_os(LONG).is_some_and(|value| !value.is_empty()) { all } else { short }
+}
+
 /// Runs each case on every server: a plain `cargo test` on the embedded store, `make test` on all.
 macro_rules! on_every_server {
     ($($case:ident),+ $(,)?) => {

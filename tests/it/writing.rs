@@ -480,7 +480,7 @@ async fn quotas_name_the_limit(b: Bucket) {
         s.edit("/workspace/a", "5", "56").await.unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
-        assert!(error.message().contains("may have 5"), "{error}");
+        assert!(error.message().contains("is 5"), "{error}");
     }
     b.put("threads/1/big", "1234567890").await;
     assert_eq!(kind(s.copy("/workspace/big", "/workspace/copy").await), ErrorKind::QuotaExceeded);
@@ -489,10 +489,10 @@ async fn quotas_name_the_limit(b: Bucket) {
     let s = limited(Quota::default().mount_bytes(12).mount_objects(3));
     s.write("/workspace/b", "12345").await.unwrap();
     let error = s.write("/workspace/c", "123").await.unwrap_err();
-    assert!(error.message().contains("may hold 12") && error.path() == Some("/workspace/c"), "{error}");
+    assert!(error.message().contains("the limit is 12") && error.path() == Some("/workspace/c"), "{error}");
     s.write("/workspace/c", "12").await.unwrap();
     let error = s.write("/workspace/d", "").await.unwrap_err();
-    assert!(error.message().contains("objects, and may hold 3"), "{error}");
+    assert!(error.message().contains("objects; the limit is 3"), "{error}");
     assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
     // Shrinking is always allowed, and deleted files no longer count.
     s.write("/workspace/b", "1").await.unwrap();
@@ -575,11 +575,13 @@ async fn skills_refuse_every_write_before_any_request() {
     let fs = b.through(&wire.endpoint).await;
     let all = Grants::default().workspace(Access::ReadWrite).ticket(Access::ReadWrite);
     let libraries = vec![LibraryId::parse("acme").unwrap()];
+    let mut userless = session("u1", "1", "k1");
+    userless.user = None;
     for (name, who) in [
         ("all grants", session("u1", "1", "k1").grants(all)),
         ("a library", session("u1", "1", "k1").libraries(libraries)),
         // Without a user there is no such mount, and it refuses all the same.
-        ("no user", session("u1", "1", "k1")),
+        ("no user", userless),
     ] {
         let s = fs.session(&who);
         for (path, expected) in [

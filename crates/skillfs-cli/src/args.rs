@@ -33,7 +33,7 @@ Exit codes: 0 yes or done, 1 a plain no, 2 wrong usage, 3 not found, 4 refused,
 
 /// A virtual filesystem for AI agents and their skills, on S3
 #[derive(Debug, Parser)]
-#[command(version, styles = STYLES, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "skillfs", version, styles = STYLES, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) global: Global,
