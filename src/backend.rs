@@ -120,6 +120,24 @@ impl SkillFs {
     /// If [`Settings::role`](crate::Settings::role) is set, all requests of the session are signed
     /// with credentials that are restricted to its mounts. The first request waits until they are
     /// available.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, UserId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// let session = Session::new().user(UserId::parse("ana")?).thread(ThreadId::parse("t-42")?);
+    /// let backend = fs.session(&session);
+    /// let mounts: Vec<_> = backend.mounts().map(|mount| mount.path().as_str()).collect();
+    /// assert_eq!(mounts, ["/skills", "/workspace"]);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     #[must_use]
     pub fn session(&self, session: &Session) -> S3Backend {
         let mounts = Mounts::of(session);

@@ -236,7 +236,7 @@ impl Settings {
 /// use skillfs::{Role, Settings};
 ///
 /// let role = Role::new("arn:aws:iam::123456789012:role/acme-skillfs-agents");
-/// let settings = Settings { role: Some(role), ..Settings::new("acme-skillfs") };
+/// let settings = Settings::new("acme-skillfs").role(role);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -30,11 +30,8 @@
 //! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;
 //!
 //! // Once a request: no I/O, some microseconds.
-//! let backend = fs.session(&Session {
-//!     user: Some(UserId::parse("ana")?),
-//!     thread: Some(ThreadId::parse("t-42")?),
-//!     ..Session::default()
-//! });
+//! let session = Session::new().user(UserId::parse("ana")?).thread(ThreadId::parse("t-42")?);
+//! let backend = fs.session(&session);
 //!
 //! let skills = backend.ls("/skills/deeds").await?;
 //! assert_eq!(skills.entries[0].path.as_str(), "/skills/deeds/sale");
@@ -167,3 +164,19 @@ pub use crate::skill::{
     Resource, ResourceKind, Skill, SkillLibrary, SkillPaths, Unknown, available_skills, check_folder,
 };
 pub use crate::store::{Components, RequestCounts, SessionCredentials, aborts_finished};
+
+/// Compiles the Rust code of the README and of the pages in `docs/` as documentation tests.
+#[cfg(all(doctest, feature = "embedded"))]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../docs/getting-started.md")]
+    struct GettingStarted;
+
+    #[doc = include_str!("../docs/roles.md")]
+    struct Roles;
+
+    #[doc = include_str!("../docs/speed.md")]
+    struct Speed;
+}

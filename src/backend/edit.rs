@@ -83,6 +83,26 @@ impl S3Backend {
     ///   large to edit.
     /// - [`ErrorKind::NotFound`], [`ErrorKind::IsDirectory`], [`ErrorKind::ReadOnly`],
     ///   [`ErrorKind::QuotaExceeded`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// backend.write("plan.md", "# Plan\n").await?;
+    ///
+    /// let edited = backend.edit("plan.md", "# Plan", "# The plan").await?;
+    /// assert_eq!(edited.replacements, 1);
+    /// assert_eq!(backend.read("plan.md").await?.content, "# The plan\n");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     pub async fn edit(&self, path: impl IntoPath, old: &str, new: &str) -> Result<Edited> {
         self.edit_path(path.into_path()?, old, new, false).await
     }

@@ -105,6 +105,27 @@ impl S3Backend {
     /// - [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if the pattern is malformed.
     /// - [`ErrorKind::InvalidPath`](crate::ErrorKind::InvalidPath) if it contains `..`.
     /// - [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if `root` does not exist.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// backend.write("plan.md", "# Plan\n").await?;
+    /// backend.write("drafts/lease.md", "# Lease\n").await?;
+    ///
+    /// let found = backend.glob("drafts/*.md").await?;
+    /// assert_eq!(found.entries[0].path.as_str(), "/workspace/drafts/lease.md");
+    /// assert_eq!(backend.glob("*.md").await?.entries.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     #[instrument(name = "glob", skip_all)]
     pub async fn glob(&self, query: impl Into<Glob>) -> Result<GlobResult> {
         let (query, hidden) = (query.into(), Hidden::default());

@@ -179,6 +179,29 @@ impl S3Backend {
     ///
     /// A single file that cannot be read is not an error. It is listed in
     /// [`GrepResult::not_searched`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// use skillfs::Grep;
+    ///
+    /// backend.write("plan.md", "# Plan\n- call the buyer\n").await?;
+    ///
+    /// let found = backend.grep(&Grep::new("buyer").glob("*.md")).await?;
+    /// let line = &found.lines[0];
+    /// assert_eq!((line.path.as_str(), line.line), ("/workspace/plan.md", 2));
+    /// assert_eq!(line.text, "- call the buyer");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     #[instrument(name = "grep", skip_all, fields(pattern = query.pattern, root = query.root))]
     pub async fn grep(&self, query: &Grep) -> Result<GrepResult> {
         let mut result = GrepResult::default();

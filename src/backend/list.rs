@@ -23,6 +23,27 @@ impl S3Backend {
     /// # Errors
     /// - [`ErrorKind::NotFound`] if the directory does not exist.
     /// - [`ErrorKind::NotDirectory`] if the path is a file.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// backend.write("notes.md", "# Notes\n").await?;
+    /// backend.write("drafts/lease.md", "# Lease\n").await?;
+    ///
+    /// let listing = backend.ls("/workspace").await?;
+    /// let paths: Vec<_> = listing.entries.iter().map(|entry| entry.path.as_str()).collect();
+    /// assert_eq!(paths, ["/workspace/drafts", "/workspace/notes.md"]);
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     pub async fn ls(&self, path: impl IntoPath) -> Result<Listing> {
         self.list_all(path.into_path()?, Depth::One).await
     }

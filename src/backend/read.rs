@@ -95,6 +95,26 @@ impl S3Backend {
     /// - [`ErrorKind::TooLarge`] if the file exceeds
     ///   [`Settings::max_read_bytes`](crate::Settings::max_read_bytes). Use
     ///   [`S3Backend::read_window`] instead.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// backend.write("notes.md", "# Notes\n").await?;
+    ///
+    /// let file = backend.read("notes").await?; // a relative path starts at /workspace
+    /// assert_eq!(file.path.as_str(), "/workspace/notes.md");
+    /// assert_eq!(file.content, "# Notes\n");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     pub async fn read(&self, path: impl IntoPath) -> Result<TextFile> {
         let path = path.into_path()?;
         let span = tracing::info_span!("read", ?path);

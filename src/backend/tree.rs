@@ -63,6 +63,23 @@ impl S3Backend {
     /// # Errors
     /// [`ErrorKind::IsDirectory`] for a mount, and [`ErrorKind::NotFound`] for a path below `/skills` that is not a
     /// file.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// let key = backend.resolve("plan.md").await?;
+    /// assert_eq!(key.as_str(), "threads/t-42/plan.md");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     pub async fn resolve(&self, path: impl IntoPath) -> Result<ObjectKey> {
         let path = path.into_path()?;
         match self.mounts.resolve(&path)? {

@@ -68,6 +68,24 @@ impl S3Backend {
     /// - [`ErrorKind::QuotaExceeded`] if the session's quota does not allow it.
     /// - [`ErrorKind::Conflict`] if the response was lost and it cannot be determined whether the
     ///   write took effect.
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, ThreadId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().thread(ThreadId::parse("t-42")?));
+    /// let written = backend.write("plan.md", "# Plan\n").await?;
+    /// assert_eq!(written.path.as_str(), "/workspace/plan.md");
+    /// assert_eq!(backend.read("plan.md").await?.content, "# Plan\n");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     pub async fn write(&self, path: impl IntoPath, content: impl Into<Bytes>) -> Result<Written> {
         self.write_bytes(path.into_path()?, content.into(), &WriteMode::Overwrite).await
     }

@@ -19,11 +19,7 @@ use crate::options::setters;
 /// ```
 /// use skillfs::{Session, ThreadId, UserId};
 ///
-/// let session = Session {
-///     user: Some(UserId::parse("ana@example.com")?),
-///     thread: Some(ThreadId::parse("t-42")?),
-///     ..Session::default()
-/// };
+/// let session = Session::new().user(UserId::parse("ana@example.com")?).thread(ThreadId::parse("t-42")?);
 /// # Ok::<(), skillfs::Error>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -117,6 +117,28 @@ impl S3Backend {
     ///
     /// A skill that cannot be read is not an error. It is omitted and reported in
     /// [`SkillLibrary::diagnostics`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, UserId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let text = "---\nname: sale\ndescription: Drafts purchase agreements.\n---\n# Steps\n";
+    /// # store.put("acme", "ana/skills/contracts/sale/SKILL.md", text).await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().user(UserId::parse("ana")?));
+    /// use skillfs::CatalogFormat;
+    ///
+    /// let skills = backend.skills(Some("contracts")).await?;
+    /// let catalog = skills.catalog(CatalogFormat::Markdown, Some(8_000));
+    /// assert!(catalog.text.contains("`contracts/sale`: Drafts purchase agreements."));
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     #[instrument(name = "skills", skip_all, fields(?category))]
     pub async fn skills(&self, category: Option<&str>) -> Result<SkillLibrary> {
         let mut retries = Retries::new(self);

@@ -160,6 +160,26 @@ impl S3Backend {
     /// - [`ErrorKind::NotFound`], or [`ErrorKind::Ambiguous`] with the candidates.
     /// - [`ErrorKind::InvalidSkill`] if the `SKILL.md` has no usable content.
     /// - Those of [`S3Backend::read`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[cfg(feature = "embedded")]
+    /// # async fn example() -> skillfs::Result<()> {
+    /// # use skillfs::{Session, Settings, SkillFs, UserId, embedded::Embedded};
+    /// # let store = Embedded::in_memory()?;
+    /// # store.create_bucket("acme").await?;
+    /// # let text = "---\nname: sale\ndescription: Drafts purchase agreements.\n---\n# Steps\n";
+    /// # store.put("acme", "ana/skills/contracts/sale/SKILL.md", text).await?;
+    /// # let fs = SkillFs::embedded(&store, &Settings::new("acme")).await?;
+    /// # let backend = fs.session(&Session::new().user(UserId::parse("ana")?));
+    /// let loaded = backend.load_skill("contracts/sale").await?;
+    /// assert_eq!(loaded.skill.path.as_str(), "contracts/sale");
+    /// assert_eq!(loaded.body, "# Steps\n");
+    /// # Ok(())
+    /// # }
+    /// # #[cfg(feature = "embedded")]
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
     #[instrument(skip_all, fields(?skill))]
     pub async fn load_skill(&self, skill: &str) -> Result<LoadedSkill> {
         let mut retries = Retries::new(self);
