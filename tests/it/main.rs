@@ -20,6 +20,7 @@ mod cli;
 mod conformance;
 mod costs;
 mod crashes;
+mod docs;
 mod doctor;
 mod durability;
 mod editors;
