@@ -132,6 +132,43 @@ fn the_rust_code_of_every_page_is_compiled() {
     }
 }
 
+/// The samples of `doctor` are from S3. Their messages are those of the snapshots in `tests/it/doctor.rs`, with other
+/// names and numbers.
+#[test]
+fn the_samples_of_doctor_are_what_it_prints() {
+    // These lines are different on S3 and on the server of the tests.
+    let only_on_s3 = ["AWS S3 responds", ", temporary"];
+    let snapshots = root().join("tests/it/snapshots");
+    let files = fs::read_dir(snapshots).unwrap().map(|entry| entry.unwrap().path());
+    let files = files
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("doctor-")));
+    let texts: Vec<_> = files.map(|path| fs::read_to_string(path).unwrap()).collect();
+    let known: Vec<_> = texts.iter().flat_map(|text| text.lines()).map(shape).collect();
+    let page = Page::read("docs/cli.md".to_owned());
+    let samples = page.blocks.iter().filter(|block| block.kind == "text").flat_map(|block| &block.lines);
+    let mut checked = 0;
+    for line in samples.filter(|line| !line.is_empty() && !line.contains("thing is wrong")) {
+        let is_known =
+            only_on_s3.iter().any(|message| line.ends_with(message)) || known.contains(&shape(line));
+        assert!(is_known, "doctor does not print `{line}`");
+        checked += 1;
+    }
+    assert!(checked > 15, "the samples were not found");
+}
+
+/// A line of `doctor` without names, lists of names, commands and numbers.
+fn shape(line: &str) -> String {
+    let outside = line.split('`').step_by(2).filter(|text| *text != ", ");
+    let text = outside.collect::<Vec<_>>().join("`").replace("keys", "key");
+    let mut shape = Vec::new();
+    for word in text.split_whitespace() {
+        let is_name =
+            word.starts_with(|c: char| c.is_ascii_digit()) || shape.last().is_some_and(|last| last == "user");
+        shape.push(if is_name { "NAME".to_owned() } else { word.replace("(user", "user") });
+    }
+    shape.join(" ")
+}
+
 #[test]
 fn a_wrong_sample_is_noticed() {
     let desk = Desk::new();
