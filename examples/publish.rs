@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A rollback is a new release with the content of an old one.
     let options = PushOptions::default().by("ana").source("rollback to release 1");
     let done = library.rollback(1, &options).await?;
-    println!("rolled back: release {:?}, {} updated", done.release, done.updated);
+    println!("rolled back: {} skill changed, {} files uploaded\n", done.updated, done.uploaded);
 
     for release in library.releases().await? {
         println!(
@@ -55,7 +55,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // What an agent sees.
     let backend = fs.session(&Session::new().libraries([notaries]));
     let loaded = backend.load_skill("contracts/lease-agreement").await?;
-    println!("the deposit is checked: {}", loaded.body.contains("Check the deposit."));
+    println!("\nwhat agents see now:\n{}", loaded.body);
     Ok(())
 }
 
@@ -70,6 +70,9 @@ async fn push(library: &LibraryAdmin, folder: &Path) -> skillfs::Result<()> {
     }
     // Fails if another administrator has changed the same files since the plan.
     let done = library.publish(&plan).await?;
-    println!("release {:?}: {} files uploaded", done.release, done.uploaded);
+    match done.release {
+        Some(release) => println!("release {release}: {} files uploaded\n", done.uploaded),
+        None => println!("nothing to publish\n"),
+    }
     Ok(())
 }

@@ -160,7 +160,7 @@ fn the_samples_of_doctor_are_what_it_prints() {
 fn shape(line: &str) -> String {
     let outside = line.split('`').step_by(2).filter(|text| *text != ", ");
     let text = outside.collect::<Vec<_>>().join("`").replace("keys", "key");
-    let mut shape = Vec::new();
+    let mut shape: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
         let is_name =
             word.starts_with(|c: char| c.is_ascii_digit()) || shape.last().is_some_and(|last| last == "user");
