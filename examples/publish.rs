@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A rollback is a new release with the content of an old one.
     let options = PushOptions::default().by("ana").source("rollback to release 1");
     let done = library.rollback(1, &options).await?;
-    println!("rolled back: {} skill changed, {} files uploaded\n", done.updated, done.uploaded);
+    println!("rolled back, changed skills: {}, uploaded files: {}\n", done.updated, done.uploaded);
 
     for release in library.releases().await? {
         println!(
@@ -66,12 +66,12 @@ async fn push(library: &LibraryAdmin, folder: &Path) -> skillfs::Result<()> {
     let options = PushOptions::default().by("ana").source("skills");
     let plan = library.plan(NewLibrary::from(source), &options).await?;
     for skill in &plan.skills {
-        println!("{:?} {}: {} files", skill.action, skill.path, skill.files.len());
+        println!("{:?} {}, changed files: {}", skill.action, skill.path, skill.files.len());
     }
     // Fails if another administrator has changed the same files since the plan.
     let done = library.publish(&plan).await?;
     match done.release {
-        Some(release) => println!("release {release}: {} files uploaded\n", done.uploaded),
+        Some(release) => println!("release {release}, uploaded files: {}\n", done.uploaded),
         None => println!("nothing to publish\n"),
     }
     Ok(())

@@ -339,9 +339,11 @@ struct Step {
 }
 
 fn pages() -> Vec<Page> {
-    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().file_name());
-    let docs = docs.map(|name| name.into_string().unwrap()).filter(|name| name.ends_with(".md"));
-    let mut names: Vec<_> = docs.map(|name| format!("docs/{name}")).chain(["README.md".to_owned()]).collect();
+    let docs =
+        fs::read_dir(root().join("docs")).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+    let docs = docs.filter(|name| name.extension().is_some_and(|extension| extension == "md"));
+    let docs = docs.map(|name| format!("docs/{}", name.display()));
+    let mut names: Vec<_> = docs.chain(["README.md".to_owned()]).collect();
     names.sort();
     let pages: Vec<_> = names.into_iter().map(Page::read).collect();
     let blocks = |kind| pages.iter().flat_map(|page| &page.blocks).filter(|block| block.kind == kind).count();

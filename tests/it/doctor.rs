@@ -460,17 +460,17 @@ async fn doctor_tells_of_published_skills_that_were_changed_by_hand() {
     assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
     edit("---\nname: sale\n---\n").await;
     assert!(shown().contains("others have changed 1 key; no session sees these changes: `sale/SKILL.md`"));
-    let revert = "`skillfs --embedded store admin verify --library acme --repair --overwrite` reverts it";
+    let revert =
+        "or revert them with `skillfs --embedded store admin verify --library acme --repair --overwrite`";
     assert!(shown().contains(revert), "{}", shown());
     // Without `--overwrite`, the file is left unchanged.
     assert_eq!(run(&["admin", "verify", "--repair"]).status.code(), Some(1));
     assert!(run(&["admin", "verify", "--repair", "--overwrite"]).status.success());
     assert!(shown().contains("published: release 1, 1 skill"), "{}", shown());
     edit("---\nname: sale\ndescription: More\n---\n").await;
-    assert!(
-        shown()
-            .contains("`skillfs --embedded store admin index --library acme` publishes what others changed")
-    );
+    assert!(shown().contains(
+        "publish the changes of other tools with `skillfs --embedded store admin index --library acme`"
+    ));
     assert!(run(&["admin", "index"]).status.success());
     assert!(shown().contains("published: release 2, 1 skill"), "{}", shown());
 }

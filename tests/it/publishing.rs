@@ -736,7 +736,7 @@ async fn an_unchanged_push_costs_two_requests() {
     let wire = Wire::start(Some(&b.endpoint), |_, _| Reply::Forward).await;
     let fs = b.with(&wire.endpoint, |settings| settings.server.conditional_puts = Some(true)).await;
     let done = push(&fs, &new, &options()).await.unwrap();
-    assert_eq!((done.created, done.uploaded), (1_000, 3_000));
+    assert_eq!((done.created, done.uploaded), (count, 3 * count));
     assert!(wire.max_concurrent() >= 32, "{} at once", wire.max_concurrent());
     wire.take();
     // From a process with an empty cache: the index, and whether the mirror is complete.

@@ -488,10 +488,7 @@ fn danger_needs_consent() {
     let none = imported(&files, &options());
     assert_eq!(none.skills.len(), 1);
     assert_eq!(none.refused.len(), 2);
-    assert_eq!(
-        none.refused[0].reason,
-        "it requires shell:execute, which was not accepted; `--accept-dangerous` does"
-    );
+    assert_eq!(none.refused[0].reason, "it requires shell:execute, which was not accepted");
     assert_eq!(none.refused[1].dangerous_capabilities, ["network:listen"]);
     let all = imported(&files, &options().accept_dangerous(true));
     assert_eq!(all.skills.len(), 3);

@@ -1,4 +1,4 @@
-//! `skillfs admin …`.
+//! `skillfs admin`: dispatches its subcommands; `validate` is implemented here.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,18 +15,16 @@ use super::terminal::{BAD, GOOD, plural, visible};
 use super::{import, libraries, publish};
 
 pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output) -> Result<ExitCode> {
-    if global.read_only && changes(&command) {
-        return Err(Error::new(ErrorKind::ReadOnly, "`--read-only` allows no changes")
+    if global.read_only && writes(&command) {
+        return Err(Error::new(ErrorKind::ReadOnly, "`--read-only` rejects all changes")
             .with_hint("run it without `--read-only`"));
     }
     if global.role_arn.is_some() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "`--role-arn` is for sessions; administrators use no sessions",
+            "`--role-arn` applies to sessions, and `admin` commands run without one",
         )
-        .with_hint(
-            "run on an administrator's own role: name it in a profile of AWS, and that with AWS_PROFILE",
-        ));
+        .with_hint("put the administrators' role into an AWS profile, and select it with AWS_PROFILE"));
     }
     match command {
         AdminCommand::Validate { folders, lenient } => return validate(folders, lenient, output).await,
@@ -63,8 +61,8 @@ pub(super) async fn run(global: &Global, command: AdminCommand, output: &Output)
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a command changes something in the bucket.
-fn changes(command: &AdminCommand) -> bool {
+/// Whether a command may write to the bucket.
+fn writes(command: &AdminCommand) -> bool {
     match command {
         AdminCommand::Push(args) => !args.how.dry_run,
         AdminCommand::Import(args) => args.into.is_none() && !args.how.dry_run,
@@ -95,24 +93,27 @@ async fn validate(folders: Vec<PathBuf>, lenient: bool, output: &Output) -> Resu
         bad += u64::from(wrong);
         output.emit(&Validation::of(skill, lenient), || verdict(skill, lenient))?;
     }
-    let good = checked.len() as u64 - bad;
-    let fine = plural(good, "skill is fine", "skills are fine");
-    output.note(&format!("{fine}, {}", plural(bad, "is not", "are not")));
+    let (total, good) = (checked.len() as u64, checked.len() as u64 - bad);
+    let skills = plural(total, "skill", "skills");
+    output.note(&match lenient {
+        true => format!("checked {skills}: {good} can be loaded, {bad} cannot"),
+        false => format!("checked {skills}: {good} valid, {bad} invalid"),
+    });
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One skill, for people.
+/// The human-readable result for one skill.
 fn verdict(skill: &LocalSkill, lenient: bool) -> String {
     let path = visible(&skill.path.display().to_string(), false);
-    let (fine, lines): (bool, Vec<String>) = match lenient {
+    let (is_good, lines): (bool, Vec<String>) = match lenient {
         true => (skill.loaded.is_ok(), diagnostics(skill).iter().map(ToString::to_string).collect()),
         false => (skill.problems.is_empty(), skill.problems.clone()),
     };
-    let word = match (fine, lenient) {
+    let word = match (is_good, lenient) {
         (true, true) => format!("{GOOD}loads{GOOD:#}"),
         (true, false) => format!("{GOOD}valid{GOOD:#}"),
         (false, true) => format!("{BAD}does not load{BAD:#}"),
-        (false, false) => format!("{BAD}not valid{BAD:#}"),
+        (false, false) => format!("{BAD}invalid{BAD:#}"),
     };
     let mut text = format!("{path}: {word}\n");
     if let (true, Ok(document)) = (lenient, &skill.loaded) {
@@ -132,7 +133,7 @@ fn diagnostics(skill: &LocalSkill) -> &[Diagnostic] {
     }
 }
 
-/// One skill, for machines.
+/// The JSON document for one skill.
 #[derive(Serialize)]
 struct Validation<'a> {
     path: String,

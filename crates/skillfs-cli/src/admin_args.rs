@@ -1,4 +1,4 @@
-//! The arguments of `skillfs admin`, as they are typed: its subcommands, and the options that several of them share.
+//! The arguments of `skillfs admin`: its subcommands, and the options that several of them share.
 //!
 //! The arguments of all other commands are in `args`.
 
@@ -6,191 +6,199 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 
+use super::help;
+
 #[derive(Debug, Subcommand)]
 pub(super) enum AdminCommand {
     /// Check local skill folders against the specification
     #[command(
-        after_help = "Examples:\n  skillfs admin validate ./my-skill\n  skillfs admin validate skills/ --lenient     what loading them would do\n\nA folder without a SKILL.md is searched for skills. Exit code 1 when there are problems."
+        after_help = help::VALIDATE
     )]
     Validate {
-        /// Folders: a skill each, or folders that hold skills
+        /// Skill folders, or folders that contain them
         #[arg(required = true, value_name = "DIR")]
         folders: Vec<PathBuf>,
-        /// Show what loading would do, instead of what the specification says
+        /// Check whether the skills load, instead of whether they conform to the specification
         #[arg(long)]
         lenient: bool,
     },
 
-    /// Write a new skill that is valid, to begin with
+    /// Create a new skill in a local folder
     #[command(
-        after_help = "Example:\n  skillfs admin init lease-agreement --description 'Drafts lease agreements. Use for rentals.'\n  skillfs admin init lease-agreement --into skills/contracts"
+        after_help = help::INIT
     )]
     Init {
-        /// Its name: lowercase letters, digits and single hyphens
+        /// The name: lowercase letters, digits and single hyphens
         name: String,
-        /// What it does, and when to use it
+        /// What the skill does, and when to use it
         #[arg(
             long,
             value_name = "TEXT",
             default_value = "Says what this skill does, and when an agent should use it."
         )]
         description: String,
-        /// The folder to make it in
+        /// Create the skill in this folder
         #[arg(long, value_name = "DIR", default_value = ".")]
         into: PathBuf,
     },
 
-    /// Publish skills to a user, many users or a shared library
+    /// Publish skills to a library, or to the libraries of many users
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin push ./skills --user ana --dry-run     what would change\n  skillfs --bucket acme admin push ./skills --library notaries\n  skillfs --bucket acme admin push skills.zip --library notaries --delete\n  skillfs --bucket acme admin push ./skills --users users.txt --yes\n\nAn empty library is published: readers see all of a release or nothing of it. A plain library stays plain,\nunless --publish. Interrupted, run it again. What many users need is better in one shared library."
+        after_help = help::PUSH
     )]
     Push(Push),
 
-    /// Show what a push would change, and what others have changed; exit with 1 when anything would
+    /// Show what a push would change, and what other tools have changed
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin diff ./skills --user ana\n  skillfs --bucket acme --json admin diff ./skills --library notaries --delete"
+        after_help = help::DIFF
     )]
     Diff(Push),
 
-    /// Take skills from other places: archives, git repositories, Hermes, OpenClaw
+    /// Import skills from archives, git repositories, Hermes or OpenClaw
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin import https://example.com/skills.git --library notaries\n  skillfs --bucket acme admin import hermes-checkout/ --layout hermes --user ana --translate-tools\n  skillfs admin import downloaded.zip --into ./reviewed      to look at it first\n\nEach skill gets a `.source` that says where it came from and how far it is trusted. Scripts stay out\nunless --with-scripts; skills that ask for dangerous capabilities are asked about."
+        after_help = help::IMPORT
     )]
     Import(Import),
 
-    /// Write a library to a local folder
-    #[command(after_help = "Example:\n  skillfs --bucket acme admin pull ./skills --library notaries")]
+    /// Download a library to a local folder
+    #[command(after_help = help::PULL)]
     Pull {
-        /// The folder; it is made when it is not there
+        /// The folder; created if it does not exist
         target: PathBuf,
-        /// Only this category
+        /// Include only this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
-        /// Replace files that are there and say something else
+        /// Replace existing files that differ
         #[arg(long)]
         overwrite: bool,
     },
 
-    /// Write a library as one archive, in the layout of the Agent Skills discovery RFC
+    /// Export a library as one archive, in the layout of the Agent Skills discovery RFC
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin export notaries.zip --library notaries\n  skillfs --bucket acme admin export ana.tar.gz --user ana\n\nUnpacked at the root of a web server, other agents find the skills; `admin import` reads it back."
+        after_help = help::EXPORT
     )]
     Export {
-        /// The archive: `.zip`, `.tar.gz` or `.tgz`
+        /// The archive to create: `.zip`, `.tar.gz` or `.tgz`
         target: PathBuf,
-        /// Only this category
+        /// Include only this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
-        /// Replace a file that is there
+        /// Replace an existing file
         #[arg(long)]
         overwrite: bool,
     },
 
-    /// Compare the index, the blobs and the keys of a library; exit with 1 when something is wrong
+    /// Verify the index, the blobs and the mirror of a library
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin verify --user ana\n  skillfs --bucket acme admin verify --library notaries --repair\n  skillfs --bucket acme admin verify --library notaries --repair --overwrite   revert what others changed\n  skillfs --bucket acme admin verify --library notaries --repair --release 41  restore a damaged index\n\n--repair completes the mirror and restores blobs from other copies. What others have changed stays,\nunless --overwrite."
+        after_help = help::VERIFY
     )]
     Verify {
-        /// Repair what can be
+        /// Repair what can be repaired
         #[arg(long)]
         repair: bool,
-        /// Do not read the blobs
+        /// Skip reading the blobs and comparing their digests
         #[arg(long)]
         quick: bool,
-        /// With --repair: replace keys that others have changed
+        /// With --repair: revert keys that other tools have changed
         #[arg(long, requires = "repair")]
         overwrite: bool,
-        /// With --repair: the release that a damaged index is restored from
+        /// With --repair: restore a damaged index from this release
         #[arg(long, value_name = "N", requires = "repair")]
         release: Option<String>,
     },
 
-    /// List the releases of a library, the newest first
+    /// List the releases of a library, newest first
+    #[command(after_help = help::RELEASES)]
     Releases,
 
-    /// Go back to a release: makes a new one that is the same
+    /// Roll back to an earlier release, by creating a new release with its content
     #[command(
-        after_help = "Example:\n  skillfs --bucket acme admin rollback 41 --library notaries --dry-run"
+        after_help = help::ROLLBACK
     )]
     Rollback {
-        /// Its number, as `releases` shows it
+        /// The number of the release, as shown by `admin releases`
         release: u64,
         #[command(flatten)]
         how: How,
     },
 
-    /// Keep a skill at a release: pushes leave it alone
+    /// Pin a skill to a release, so that pushes do not change it
     #[command(
-        after_help = "Example:\n  skillfs --bucket acme admin pin escrituras/compraventa@41 --library notaries"
+        after_help = help::PIN
     )]
     Pin {
-        /// SKILL@RELEASE
+        /// The skill and the release, such as contracts/sale@41
+        #[arg(value_name = "SKILL@RELEASE")]
         skill: String,
         #[command(flatten)]
         how: How,
     },
 
-    /// Let pushes change a pinned skill again
+    /// Unpin a skill, so that pushes change it again
+    #[command(after_help = help::UNPIN)]
     Unpin {
-        /// Its path, such as escrituras/compraventa
+        /// The path of the skill, such as contracts/sale
         skill: String,
     },
 
-    /// Delete skills from a library; releases keep them
+    /// Delete skills from a library; earlier releases keep them
+    #[command(after_help = help::ADMIN_RM)]
     Rm {
-        /// Their paths, such as escrituras/compraventa
+        /// The paths of the skills, such as contracts/sale
         #[arg(required = true, value_name = "SKILL")]
         skills: Vec<String>,
         #[command(flatten)]
         how: How,
     },
 
-    /// List users and libraries; of one library, its skills
+    /// List users and libraries, or the skills of one library
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme admin list\n  skillfs --bucket acme admin list --library notaries"
+        after_help = help::LIST
     )]
     List,
 
-    /// Count skills, files and bytes: of one library, or of all
+    /// Count skills, files and bytes of one library, or of all
+    #[command(after_help = help::STATS)]
     Stats,
 
-    /// Delete stored content that no listed release refers to, once it is a week old
+    /// Delete stored content older than a week that no listed release uses
+    #[command(after_help = help::PRUNE)]
     Prune,
 
-    /// Make a published library plain: its keys are what sessions see, and its releases stay
+    /// Make a published library plain: sessions then read its keys directly
     #[command(
-        after_help = "Example:\n  skillfs --bucket acme admin unpublish --user ana\n\nThe keys are completed first; what others have changed there is in the way until it is published\n(`admin index`) or reverted (`admin verify --repair --overwrite`)."
+        after_help = help::UNPUBLISH
     )]
     Unpublish,
 
-    /// Publish what other tools have changed in a library
+    /// Publish changes that other tools made to a library
     #[command(
-        after_help = "Examples:\n  aws s3 sync ./skills s3://acme/shared/notaries/skills/ && skillfs --bucket acme admin index --library notaries\n  skillfs --bucket acme admin index --library notaries --dry-run\n  skillfs --bucket acme admin index --user ana --publish     publish a plain library as it is\n\nWithout changes it does nothing, so it can run after every upload."
+        after_help = help::INDEX
     )]
     Index {
         #[command(flatten)]
         how: How,
-        /// Publish a plain library: uploads by other programs are no longer visible until they are indexed
+        /// Publish a plain library; later uploads by other tools are hidden until `admin index` runs
         #[arg(long)]
         publish: bool,
     },
 }
 
-/// What is published, and to whom.
+/// Arguments of `push` and `diff`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Push {
-    /// A folder, `.zip`, `.skill`, `.tar.gz`, or a git repository
+    /// A folder, a `.zip`, `.skill` or `.tar.gz` archive, or a git repository
     pub(super) source: String,
-    /// A file of user ids, one a line: publish to each of them
+    /// Publish to each user in this file, one ID per line
     #[arg(long, value_name = "FILE")]
     pub(super) users: Option<PathBuf>,
     /// Put the skills into this category
     #[arg(long, value_name = "C")]
     pub(super) category: Option<String>,
-    /// Also delete skills that are not in the source; with --category, of that category
+    /// Delete skills that are not in the source; with --category, only within that category
     #[arg(long)]
     pub(super) delete: bool,
-    /// Refuse skills that the specification objects to
+    /// Refuse skills that do not conform to the specification
     #[arg(long)]
     pub(super) strict: bool,
     #[command(flatten)]
@@ -201,53 +209,53 @@ pub(super) struct Push {
     pub(super) how: How,
 }
 
-/// How a source is read.
+/// Options for reading a source.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceFlags {
-    /// How the source is laid out: folder, hermes, openclaw, repository, discovery [default: told from it]
+    /// The layout of the source: folder, hermes, openclaw, repository or discovery [default: detected]
     #[arg(long, value_name = "NAME")]
     pub(super) layout: Option<String>,
-    /// How many files and folders it may have [default: 50000]
+    /// Allow at most this many files and folders [default: 50000]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(super) max_entries: Option<usize>,
-    /// How many MiB an archive may unpack to [default: 512]
+    /// Allow an archive to unpack to at most this many MiB [default: 512]
     #[arg(long, value_name = "MIB", help_heading = "Limits")]
     pub(super) max_unpacked: Option<u64>,
-    /// How many times its size an archive may unpack to [default: 100]
+    /// Allow an archive to unpack to at most this many times its size [default: 100]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(super) max_ratio: Option<u64>,
 }
 
-/// How a change is made.
+/// Options of every command that changes a library.
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct How {
-    /// Only show what would change
+    /// Show what would change, without changing anything
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Replace keys that others have changed, files that belong to no skill, and stored content that is damaged
+    /// Replace keys that other tools have changed, files outside of skills, and damaged content
     #[arg(long)]
     pub(super) overwrite: bool,
-    /// Who publishes, for the release [default: user@host]
+    /// Record this author in the release [default: user@host]
     #[arg(long, value_name = "NAME")]
     pub(super) by: Option<String>,
 }
 
-/// What kind of library a push leaves.
+/// The kind of library after a push.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(super) struct KindFlags {
-    /// Publish a plain library: what it contains is part of the release, and later uploads by other programs are
-    /// not visible until `admin index`
+    /// Publish a plain library with everything in it; later uploads by other tools are hidden until `admin index`
+    /// runs
     #[arg(long, conflicts_with = "plain")]
     pub(super) publish: bool,
-    /// Leave an empty library plain: its keys are what sessions see, whatever program writes them
+    /// Keep an empty library plain: sessions read its keys directly, whichever tool writes them
     #[arg(long)]
     pub(super) plain: bool,
 }
 
-/// What is imported, and how.
+/// Arguments of `import`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Import {
-    /// A folder, `.zip`, `.skill`, `.tar.gz`, or a git repository (`URL`, or `URL#ref`)
+    /// A folder, a `.zip`, `.skill` or `.tar.gz` archive, or a git repository (`URL` or `URL#ref`)
     pub(super) source: String,
     /// Write the skills to this folder instead of publishing them
     #[arg(long, value_name = "DIR")]
@@ -255,16 +263,16 @@ pub(super) struct Import {
     /// Put the skills into this category
     #[arg(long, value_name = "C")]
     pub(super) category: Option<String>,
-    /// Rename tools of other agents, in `allowed-tools` and in code: Bash becomes shell_exec
+    /// Rename the tools of other agents in `allowed-tools` and in code, such as Bash to shell_exec
     #[arg(long)]
     pub(super) translate_tools: bool,
-    /// Take what lies in `scripts/`, too
+    /// Include files in `scripts/`
     #[arg(long)]
     pub(super) with_scripts: bool,
-    /// How far the skills are trusted: unreviewed, workspace, indexed, bundled
+    /// The trust tier to record: unreviewed, workspace, indexed or bundled
     #[arg(long, value_name = "TIER", default_value = "unreviewed")]
     pub(super) trust: String,
-    /// Take skills that ask for shell:execute, network:listen or filesystem:write without asking back
+    /// Accept skills that request shell:execute, network:listen or filesystem:write without confirmation
     #[arg(long)]
     pub(super) accept_dangerous: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The arguments as they are typed: the global flags, and the commands of sessions. Those of `skillfs admin` are in
+//! The command-line arguments: global options, and the commands of sessions. Those of `skillfs admin` are in
 //! `admin_args`.
 
 use std::path::PathBuf;
@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{Arg, ArgAction, Parser, Subcommand};
 use skillfs::S3Backend;
 
 use super::admin_args::AdminCommand;
+use super::help;
 use super::session_args::SessionArgs;
 
 const STYLES: Styles = Styles::styled()
@@ -18,22 +19,9 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default())
     .placeholder(Style::new().dimmed());
 
-const EXAMPLES: &str = "\
-Examples:
-  skillfs demo                                         a session on sample data, no set-up
-  skillfs --embedded ./data --user ana ls /skills      a local store in ./data
-  skillfs --bucket acme --user ana --thread t1 ls /    the mounts of a session on S3
-  skillfs --bucket acme --user ana read /skills/escrituras/compraventa/SKILL.md
-  skillfs --bucket acme --thread t1 --json ls -R /workspace
-  echo '# Plan' | skillfs --bucket acme --thread t1 write plan.md
-  skillfs --bucket acme --thread t1 edit plan.md --old '# Plan' --new '# The plan'
-
-Exit codes: 0 yes or done, 1 a plain no, 2 wrong usage, 3 not found, 4 refused,
-5 conflict, 6 unreadable content, 7 storage unavailable, 70 a defect.";
-
-/// A virtual filesystem for AI agents and their skills, on S3
+/// An S3-backed virtual filesystem and skill library for AI agents
 #[derive(Debug, Parser)]
-#[command(name = "skillfs", version, styles = STYLES, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "skillfs", version, styles = STYLES, after_help = help::SKILLFS, max_term_width = 100)]
 pub(super) struct Args {
     #[command(flatten)]
     pub(super) global: Global,
@@ -41,25 +29,25 @@ pub(super) struct Args {
     pub(super) command: Command,
 }
 
-/// What holds for every command.
+/// Options of every command.
 #[derive(Debug, clap::Args)]
 pub(super) struct Global {
-    /// The bucket [env: SKILLFS_BUCKET]
+    /// Use this bucket [env: SKILLFS_BUCKET]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Storage")]
     pub(super) bucket: Option<String>,
-    /// An S3-compatible server [env: SKILLFS_ENDPOINT_URL, else AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
+    /// Use this S3-compatible server [env: SKILLFS_ENDPOINT_URL, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
     #[arg(long, global = true, value_name = "URL", help_heading = "Storage")]
     pub(super) endpoint_url: Option<String>,
-    /// The region of the bucket [default: by the AWS chain]
+    /// Set the region of the bucket [default: from the AWS configuration]
     #[arg(long, global = true, value_name = "REGION", help_heading = "Storage")]
     pub(super) region: Option<String>,
-    /// A local store in this directory instead of S3
+    /// Use a local store in this directory instead of S3
     #[arg(long, global = true, value_name = "DIR", help_heading = "Storage", conflicts_with_all = ["endpoint_url", "region"])]
     pub(super) embedded: Option<PathBuf>,
-    /// A role that the session assumes, confined to its own prefixes [env: SKILLFS_ROLE_ARN]
+    /// Assume this role, restricted to the session's prefixes [env: SKILLFS_ROLE_ARN]
     #[arg(long, global = true, value_name = "ARN", help_heading = "Session")]
     pub(super) role_arn: Option<String>,
-    /// What the role needs: `compact` policies, session `tags`, `kms`; repeatable
+    /// Enable an option of the role: `compact` policies, session `tags` or `kms`; repeatable
     #[arg(
         long,
         global = true,
@@ -69,24 +57,24 @@ pub(super) struct Global {
         help_heading = "Session"
     )]
     pub(super) role_with: Vec<RoleWith>,
-    /// What the role wants to hear from another account
+    /// Send this external ID when assuming the role
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) role_external_id: Option<String>,
     #[command(flatten)]
     pub(super) session: SessionArgs,
-    /// Allow no changes at all
+    /// Reject all changes
     #[arg(long, global = true, help_heading = "Session", conflicts_with = "grant")]
     pub(super) read_only: bool,
-    /// Agree to what would be asked
+    /// Answer yes to all confirmation prompts
     #[arg(short, long, global = true, help_heading = "Output")]
     pub(super) yes: bool,
-    /// Print JSON: one document, or one a line for lists
+    /// Print JSON: one document, or one per line for lists
     #[arg(long, global = true, help_heading = "Output")]
     pub(super) json: bool,
-    /// Show operations and requests on stderr; twice for everything
+    /// Log operations and requests to stderr; -vv logs everything
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = "Output")]
     pub(super) verbose: u8,
-    /// Print no notes on stderr
+    /// Do not print notes to stderr
     #[arg(short, long, global = true, help_heading = "Output")]
     pub(super) quiet: bool,
 }
@@ -95,321 +83,324 @@ pub(super) struct Global {
 pub(super) enum Command {
     #[command(flatten)]
     Session(SessionCommand),
-    /// Look after skill libraries: publish, compare, verify, go back
+    /// Administer skill libraries: publish, compare, verify, roll back
     #[command(
         subcommand,
-        after_help = "The library is named by --user ID or --library ID, never by the environment.\n\nExamples:\n  skillfs admin init lease-agreement\n  skillfs --bucket acme admin push ./skills --library notaries --dry-run\n  skillfs --bucket acme admin verify --library notaries"
+        after_help = help::ADMIN,
+        arg = target("user", ArgAction::Set, "Target the library of this user"),
+        arg = target("library", ArgAction::Append, "Target this shared library")
     )]
     Admin(AdminCommand),
-    /// Say what is wrong with bucket, credentials, rights and indexes, and how to mend it
+    /// Diagnose the bucket, credentials, permissions and libraries, and suggest fixes
     ///
-    /// Looks at the bucket, its region, the credentials and the clock; then at what the named session may list, read
-    /// and write, at versioning, conditional writes and the indexes of its libraries. Into each mount that may be
-    /// written to, it writes one small object, and deletes it again.
+    /// Checks the bucket, its region, the credentials and the clock. Then checks what the session may list, read and
+    /// write, versioning, conditional writes and the indexes of its libraries. Writes one small object to each
+    /// writable mount, and deletes it again.
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme doctor                                bucket, region, credentials, clock\n  skillfs --bucket acme --user ana --thread t1 doctor         and what that session may do\n  skillfs --bucket acme --library notaries doctor --json\n\nExit code 1 when something is wrong; notes and warnings are no failure."
+        after_help = help::DOCTOR
     )]
     Doctor,
-    /// Print a completion script for a shell
+    /// Generate a shell completion script
     #[command(
-        after_help = "Examples:\n  skillfs completions bash > /etc/bash_completion.d/skillfs\n  skillfs completions zsh > ~/.zfunc/_skillfs\n  skillfs completions fish > ~/.config/fish/completions/skillfs.fish"
+        after_help = help::COMPLETIONS
     )]
     Completions {
-        /// bash, elvish, fish, powershell or zsh
+        /// The shell
         shell: clap_complete::Shell,
     },
-    /// Show a session on sample data, without any setup
+    /// Run a session on sample data, without any setup
     ///
-    /// Everything runs in memory, over the real S3 protocol. With `--embedded DIR` the sample data
-    /// stays in DIR, so that you can try the other commands on it. Existing files are not replaced.
+    /// Runs in memory, over the real S3 protocol. With `--embedded DIR`, the sample data stays in DIR, so that you
+    /// can try other commands on it. Existing files are not replaced.
     #[command(
-        after_help = "Examples:\n  skillfs demo\n  skillfs demo --all\n  skillfs demo --embedded ./demo-data && skillfs --embedded ./demo-data --user ana tree /skills"
+        after_help = help::DEMO
     )]
     Demo {
-        /// Show every operation instead of one screen
+        /// Show all operations instead of a summary on one screen
         #[arg(long)]
         all: bool,
     },
 }
 
-/// The commands of a session.
+/// Commands that run in a session.
 #[derive(Debug, Subcommand)]
 pub(super) enum SessionCommand {
-    /// List a directory, one path a line
+    /// List a directory, one path per line
     #[command(
-        after_help = "Examples:\n  skillfs ls                      the mounts\n  skillfs ls -l /skills/escrituras\n  skillfs --json ls -R /workspace"
+        after_help = help::LS
     )]
     Ls {
-        /// What to list; a relative path starts at /workspace
+        /// The directory; a relative path starts at /workspace
         #[arg(default_value = "/")]
         path: String,
-        /// Add kind, size and time
+        /// Show kind, size and modification time
         #[arg(short, long)]
         long: bool,
-        /// List everything below it
+        /// List all descendants
         #[arg(short = 'R', long)]
         recursive: bool,
     },
-    /// Print a text file, whole or a window of its lines
+    /// Print a text file, or a range of its lines
     #[command(
-        after_help = "Examples:\n  skillfs read notes              /workspace/notes.md\n  skillfs read -n /ticket/log.txt --offset 100 --limit 50\n\nBinary content is refused with its type and size."
+        after_help = help::READ
     )]
     Read {
-        /// What to read; `.md` is added where it is missing
+        /// The file; `.md` may be omitted
         path: String,
-        /// The first line, counted from 0
+        /// Start at this line, counted from 0
         #[arg(long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         offset: Option<u64>,
-        /// How many lines at most
+        /// Print at most this many lines
         #[arg(long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         limit: Option<u64>,
-        /// Number the lines, from 1
+        /// Number the lines, starting at 1
         #[arg(short = 'n', long)]
         number: bool,
     },
-    /// Print true or false; exit with 0 or 1
+    /// Check whether a path exists: print true or false, exit with 0 or 1
     #[command(
-        after_help = "Example:\n  skillfs exists /skills/escrituras/compraventa/resources/plantilla.pdf && echo there"
+        after_help = help::EXISTS
     )]
     Exists {
-        /// A file or a directory
+        /// The file or directory
         path: String,
     },
-    /// Show what is known of a file or directory
-    #[command(after_help = "Example:\n  skillfs --json stat /workspace/notes.md")]
+    /// Show kind, size, modification time and ETag of a file or directory
+    #[command(after_help = help::STAT)]
     Stat {
-        /// A file or a directory
+        /// The file or directory
         path: String,
     },
     /// Show a directory as a tree
-    #[command(after_help = "Example:\n  skillfs tree /skills")]
+    #[command(after_help = help::TREE)]
     Tree {
         /// The directory
         #[arg(default_value = "/")]
         path: String,
     },
-    /// Write a file, from another file or from standard input
+    /// Write a file from a local file or standard input
     #[command(
-        after_help = "Examples:\n  echo '# Notes' | skillfs write notes.md\n  skillfs write /workspace/deed.pdf --from ./deed.pdf\n  skillfs write notes.md --from new.md --if-match 9b0d4e…\n\nA file that is there is overwritten, unless told otherwise."
+        after_help = help::WRITE
     )]
     Write {
-        /// What to write, by its whole name
+        /// The file, with its extension
         path: String,
         #[command(flatten)]
         source: ContentFlags,
-        /// Refuse to overwrite a file that is there
+        /// Fail if the file exists
         #[arg(long, conflicts_with = "if_match")]
         create: bool,
-        /// Overwrite this version only; `stat` shows its ETag
+        /// Overwrite only this version; `stat` shows the ETag
         #[arg(long, value_name = "ETAG")]
         if_match: Option<String>,
         #[command(flatten)]
         accept: AcceptFlags,
     },
-    /// Put text or bytes behind a file; make it when it is not there
-    #[command(after_help = "Example:\n  date | skillfs append log.txt\n\nOther writers' changes stay.")]
+    /// Append to a file, or create it if it does not exist
+    #[command(after_help = help::APPEND)]
     Append {
-        /// What to append to, by its whole name
+        /// The file, with its extension
         path: String,
         #[command(flatten)]
         source: ContentFlags,
         #[command(flatten)]
         accept: AcceptFlags,
     },
-    /// Replace an exact text in a file
+    /// Replace text in a file
     #[command(
-        after_help = "Examples:\n  skillfs edit notes.md --old 'draft' --new 'final'\n  skillfs edit notes.md --old $'one\\ntwo' --new '' --all\n\nThe text must stand there exactly once, or at least once with --all. Other writers' changes stay: the replacement is made in what they wrote."
+        after_help = help::EDIT
     )]
     Edit {
-        /// The file, by its whole name
+        /// The file, with its extension
         path: String,
-        /// The text to replace
+        /// The text to replace, verbatim
         #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
         old: String,
-        /// What to put in its place
+        /// The replacement
         #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
         new: String,
-        /// Replace it wherever it stands
+        /// Replace all occurrences
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         accept: AcceptFlags,
     },
-    /// Delete a file, or a directory with all that is in it
-    #[command(after_help = "Examples:\n  skillfs rm drafts/old.md\n  skillfs rm -r drafts")]
+    /// Delete a file, or a directory with -r
+    #[command(after_help = help::RM)]
     Rm {
-        /// What to delete, by its whole name
+        /// The file or directory, with its extension
         path: String,
-        /// Delete a directory with all that is in it
+        /// Delete a directory and everything in it
         #[arg(short, long)]
         recursive: bool,
     },
     /// Copy a file or a directory
     #[command(
-        after_help = "Examples:\n  skillfs cp notes.md notes-old.md\n  skillfs cp /skills/escrituras/compraventa /workspace/compraventa\n\nThe target is the new name itself, not a directory to put it in. Files that are there are replaced; what else is in a target directory stays."
+        after_help = help::CP
     )]
     Cp {
-        /// What to copy, from any mount
+        /// The file or directory, in any mount
         from: String,
-        /// Its new name
+        /// The new name
         to: String,
-        /// Refuse to replace files that are there
+        /// Fail instead of replacing existing files
         #[arg(short, long)]
         no_clobber: bool,
-        /// Directories are copied anyway
+        /// Accepted for compatibility; directories are always copied
         #[arg(short, long, hide = true)]
         recursive: bool,
     },
     /// Move a file or a directory
     #[command(
-        after_help = "Example:\n  skillfs mv drafts/deed.md deeds/2026-11.md\n\nAll is copied before anything is deleted: a move that is interrupted loses nothing."
+        after_help = help::MV
     )]
     Mv {
-        /// What to move
+        /// The file or directory
         from: String,
-        /// Its new name
+        /// The new name
         to: String,
-        /// Refuse to replace files that are there
+        /// Fail instead of replacing existing files
         #[arg(short, long)]
         no_clobber: bool,
     },
-    /// Find files by their names, one path a line
+    /// Find files by name, one path per line
     #[command(
-        after_help = "Examples:\n  skillfs glob '*.md'                      at any depth below /workspace\n  skillfs glob 'drafts/**/*.{md,txt}'\n  skillfs glob '/skills/**/SKILL.md'       from the root\n\nNames that begin with a dot are found only where the dot is written."
+        after_help = help::GLOB
     )]
     Glob {
-        /// `*`, `?`, `**`, `{a,b}`, `[a-z]`; without a `/` it matches names at any depth
+        /// `*`, `?`, `**`, `{a,b}`, `[a-z]`; without a `/`, matches names at any depth
         pattern: String,
-        /// Where to search [default: /workspace; / when the pattern begins with /]
+        /// Search below this directory [default: /workspace, or / if the pattern starts with /]
         path: Option<String>,
-        /// Add kind, size and time
+        /// Show kind, size and modification time
         #[arg(short, long)]
         long: bool,
-        /// How many files at most
+        /// Stop after this many files
         #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         max: usize,
     },
-    /// Find lines in files: PATH:LINE:TEXT
+    /// Search file contents, printing PATH:LINE:TEXT
     #[command(
-        after_help = "Examples:\n  skillfs grep 'TODO'\n  skillfs grep -i 'comprador|vendedor' /ticket --regex -C 2\n  skillfs grep 'price' / --glob '*.md' --max 20\n\nText is searched for as it stands, unless --regex is given. Binary files are left out and counted. Exit code 1 when nothing matches."
+        after_help = help::GREP
     )]
     Grep {
-        /// What to find; one that begins with `-` goes behind `--`
+        /// The text to find; put `--` before one that starts with `-`
         pattern: String,
-        /// Where to search, a directory or a file [default: /workspace]
+        /// Search this directory or file [default: /workspace]
         path: Option<String>,
-        /// The pattern is a regular expression
+        /// Treat the pattern as a regular expression
         #[arg(long)]
         regex: bool,
-        /// Letter case does not matter
+        /// Ignore case
         #[arg(short, long)]
         ignore_case: bool,
-        /// Only in files that match this, as in `glob`
+        /// Search only files that match this pattern, as in `glob`
         #[arg(long, value_name = "G")]
         glob: Option<String>,
-        /// Lines to show before and behind each match
+        /// Show this many lines before and after each match
         #[arg(short = 'C', long, value_name = "N", default_value_t = 0, value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         context: usize,
-        /// How many matches at most
+        /// Stop after this many matches
         #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         max: u64,
-        /// How many matches of one file at most
+        /// Show at most this many matches per file
         #[arg(short = 'm', long, value_name = "N", value_parser = whole_number::<u64>, allow_negative_numbers = true)]
         max_per_file: Option<u64>,
     },
-    /// Find, describe and load skills
+    /// List, describe and load skills
     #[command(
         subcommand,
-        after_help = "Examples:\n  skillfs skills list --category escrituras\n  skillfs skills catalog --format xml --budget 8000\n  skillfs skills load escrituras/compraventa"
+        after_help = help::SKILLS
     )]
     Skills(SkillsCommand),
-    /// Print credentials that reach what the session reaches, and nothing else
+    /// Print temporary credentials that are restricted to the session's prefixes
     ///
-    /// For other tools, as the `credential_process` of an AWS profile. They hold for an hour at most.
+    /// The output is the format of `credential_process` in an AWS profile. The credentials are valid for up to an hour.
     #[command(
-        after_help = "Examples:\n  skillfs --bucket acme --role-arn $ROLE --user ana --thread t1 credentials\n\n  # ~/.aws/config\n  [profile ana]\n  credential_process = skillfs --bucket acme --role-arn arn:… --user ana --thread t1 credentials"
+        after_help = help::CREDENTIALS
     )]
     Credentials,
 }
 
-/// A category's path below /skills; `all` is every one.
+/// Commands that read skills. A category is a path below `/skills`; `all` selects every skill.
 #[derive(Debug, Subcommand)]
 pub(super) enum SkillsCommand {
-    /// List skills, one path a line
+    /// List skills, one path per line
     List {
-        /// Only skills of this category
+        /// Include only skills in this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
     },
-    /// Print the frontmatter of all skills, as YAML
+    /// Print the frontmatter of all skills as a YAML stream
     Frontmatter {
-        /// Only skills of this category
+        /// Include only skills in this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
     },
-    /// Print the catalogue for a prompt: names and descriptions
+    /// Print the catalog for a prompt: names and descriptions
     #[command(
-        after_help = "Examples:\n  skillfs skills catalog --category engineering\n  skillfs skills catalog --format xml --budget 8000\n\nUnder a budget, in characters, all names stay and descriptions are shortened; then they are dropped; then skills, from the end. The text says what was left out."
+        after_help = help::CATALOG
     )]
     Catalog {
-        /// Only skills of this category
+        /// Include only skills in this category
         #[arg(long, value_name = "C")]
         category: Option<String>,
-        /// How to write it
+        /// The output format
         #[arg(long, value_enum, default_value_t = CatalogFlag::Markdown)]
         format: CatalogFlag,
-        /// The most characters it may have
+        /// Limit the catalog to this many characters
         #[arg(long, value_name = "CHARS", value_parser = whole_number::<usize>, allow_negative_numbers = true)]
         budget: Option<usize>,
     },
-    /// Print what changes whenever a skill, a category's description or the order of libraries does
+    /// Print a hash of the catalog
+    ///
+    /// It changes whenever a skill, a category description or the order of libraries changes.
     Version,
-
-    /// Print a skill's SKILL.md
+    /// Print the SKILL.md of a skill
     Load {
-        /// Its path, such as escrituras/compraventa, or its name
+        /// The path of the skill, such as contracts/sale, or its name
         skill: String,
-        /// Only the instructions, without the frontmatter
+        /// Omit the frontmatter
         #[arg(long)]
         body: bool,
     },
-    /// List a skill's other files: kind, size, path
+    /// List the other files of a skill: kind, size, path
     Resources {
-        /// Its path, such as escrituras/compraventa, or its name
+        /// The path of the skill, such as contracts/sale, or its name
         skill: String,
     },
 }
 
-/// What a role needs.
+/// Options of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum RoleWith {
-    /// One pattern for a library in policies, so that more libraries fit.
+    /// One pattern per library in policies, so that more libraries fit.
     Compact,
-    /// Session tags besides the policy.
+    /// Session tags in addition to the policy.
     Tags,
-    /// The right to use the bucket's key of KMS.
+    /// Permission to use the KMS key of the bucket.
     Kms,
 }
 
-/// Where content comes from.
+/// Where `write` and `append` read content from.
 #[derive(Debug, clap::Args)]
 pub(super) struct ContentFlags {
-    /// A local file; `-` is standard input, and so is nothing
+    /// Read from this local file instead of standard input; `-` is standard input
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
 }
 
 impl ContentFlags {
-    /// The file; `None` is standard input.
+    /// The local file; `None` for standard input.
     pub(super) fn file(&self) -> Option<&std::path::Path> {
         self.from.as_deref().filter(|file| file.as_os_str() != "-")
     }
 }
 
-/// What a caller may accept.
+/// Risks that the user accepts.
 #[derive(Debug, clap::Args)]
 pub(super) struct AcceptFlags {
-    /// Go on where the server does no conditional writes; others' changes may then be lost
+    /// Write even if the server ignores conditional writes; concurrent changes may be lost
     #[arg(long)]
     accept_lost_updates: bool,
 }
@@ -420,7 +411,7 @@ impl AcceptFlags {
     }
 }
 
-/// How a catalogue is written.
+/// The format of a catalog.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub(super) enum CatalogFlag {
     Markdown,
@@ -429,8 +420,20 @@ pub(super) enum CatalogFlag {
     Json,
 }
 
+/// `--user` or `--library` as `skillfs admin` uses it. It replaces the session's option of the same name in the help of
+/// the subcommands; both set the same value.
+fn target(name: &'static str, action: ArgAction, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .global(true)
+        .value_name("ID")
+        .action(action)
+        .help(help)
+        .help_heading("Target library")
+}
+
 fn whole_number<N: FromStr>(text: &str) -> Result<N, &'static str> {
-    text.parse().map_err(|_| "it must be a whole number, 0 or more")
+    text.parse().map_err(|_| "must be a whole number, 0 or more")
 }
 
 #[cfg(test)]
@@ -440,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_arguments_do_not_contradict_each_other() {
+    fn arguments_are_consistent() {
         Args::command().debug_assert();
     }
 }

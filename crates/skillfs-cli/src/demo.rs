@@ -15,9 +15,11 @@ use skillfs::{
 
 use super::args::Global;
 use super::connect::embedded_settings;
-use super::hints::{Here, render};
-use super::output::{Described, Output};
-use super::terminal::{ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, shell, visible};
+use super::hints::{Invocation, render};
+use super::output::{ErrorDocument, Output};
+use super::terminal::{
+    ACCENT, BAD, BOLD, DIM, DIRECTORY, GOOD, plural, print, print_json, shell, size, visible,
+};
 
 static SKILLS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../examples/skills");
 static WORKSPACE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../examples/workspace");
@@ -134,7 +136,7 @@ struct Step<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a T>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Described<'a>>,
+    error: Option<ErrorDocument<'a>>,
 }
 
 /// Prints the calls of an agent and their results.
@@ -215,7 +217,7 @@ impl Show {
         if self.json {
             let (result, error) = match &done {
                 Ok(result) => (Some(result), None),
-                Err(error) => (None, Some(Described::from(error))),
+                Err(error) => (None, Some(ErrorDocument::from(error))),
             };
             return print_json(&Step { call, path, requests, result, error });
         }
@@ -249,8 +251,8 @@ impl Show {
     }
 
     async fn ls(&self, path: &str) -> Result<()> {
-        let line = |Entry { path, size, .. }: &Entry| match size {
-            Some(size) => format!("{path:<40} {DIM}{size:>5} bytes{DIM:#}"),
+        let line = |Entry { path, size: bytes, .. }: &Entry| match bytes {
+            Some(bytes) => format!("{path:<48} {DIM}{:>8}{DIM:#}", size(*bytes)),
             None => format!("{DIRECTORY}{path}{DIRECTORY:#}"),
         };
         let shown = |listing: &Listing| listing.entries.iter().map(line).collect();
@@ -339,8 +341,10 @@ impl Show {
             *line = line.replacen(&kind, &format!("{BAD}{kind}{BAD:#}"), 1);
         }
         if let Some(hint) = error.hint().filter(|_| !self.brief) {
-            let hint =
-                wrap(&format!("hint: {}", visible(&render(hint, &Here::default()), false)), COLUMNS - INDENT);
+            let hint = wrap(
+                &format!("hint: {}", visible(&render(hint, &Invocation::default()), false)),
+                COLUMNS - INDENT,
+            );
             lines.extend(hint.iter().map(|line| format!("{DIM}{line}{DIM:#}")));
         }
         lines
@@ -379,5 +383,5 @@ fn quoted(line: &str) -> String {
 }
 
 fn written(written: &Written) -> Vec<String> {
-    vec![format!("{}, {DIM}{} bytes{DIM:#}", written.path, written.size)]
+    vec![format!("{}, {DIM}{}{DIM:#}", written.path, size(written.size))]
 }

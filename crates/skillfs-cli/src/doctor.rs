@@ -1,4 +1,4 @@
-//! `skillfs doctor`.
+//! `skillfs doctor`: prints the checks of a diagnosis.
 
 use std::process::ExitCode;
 
@@ -7,17 +7,17 @@ use skillfs::{Check, Diagnosis, Result, Verdict};
 
 use super::args::Global;
 use super::connect::{connect_with, role};
-use super::hints::{Here, in_flags};
+use super::hints::{Invocation, in_flags};
 use super::output::Output;
 use super::terminal::{ACCENT, BAD, DIM, GOOD, WARN, plural, visible};
 
 pub(super) async fn run(global: &Global, output: &Output) -> Result<ExitCode> {
     let session = global.session.session(global.read_only)?;
     let mut found = connect_with(global, role(global)?, false, output).await?.diagnose(&session).await;
-    let here = Here::of(global);
+    let invocation = Invocation::of(global);
     for check in &mut found.checks {
-        let here = here.with_library(check.library.as_ref());
-        check.fix = check.fix.take().map(|fix| in_flags(&fix, &here));
+        let invocation = invocation.with_library(check.library.as_ref());
+        check.fix = check.fix.take().map(|fix| in_flags(&fix, &invocation));
     }
     output.emit(&found, || table(&found))?;
     Ok(if found.healthy { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -57,7 +57,7 @@ fn table(found: &Diagnosis) -> String {
     text + &summary(found)
 }
 
-/// The last line.
+/// The last line: counts by verdict.
 fn summary(found: &Diagnosis) -> String {
     let count = |verdict| found.count(verdict);
     let wrong = count(Verdict::Wrong);

@@ -1,4 +1,4 @@
-//! The commands of a session: they read, change and find files.
+//! The commands of a session that read, change and find files.
 
 use std::io::IsTerminal;
 use std::pin::Pin;
@@ -13,22 +13,22 @@ use super::args::{ContentFlags, Global, SessionCommand as Command};
 use super::connect::open;
 use super::output::{self, Output};
 use super::skills;
-use super::terminal::{plural, visible};
+use super::terminal::{plural, size, visible};
 
-/// How much is read at once.
-const PIECE_BYTES: usize = 256 * 1024;
+/// The buffer size for reading local content.
+const CHUNK_BYTES: usize = 256 * 1024;
 
 pub(super) async fn run(global: &Global, command: Command, output: &Output) -> Result<ExitCode> {
     let mut content: ContentStream = Box::pin(stream::empty());
     let mut writes = false;
     if let Command::Write { path, source, .. } | Command::Append { path, source, .. } = &command {
-        // What is refused makes no store, and content is asked for only where it may go.
+        // Check this first: a refused write must neither create a store nor wait for standard input.
         global.session.session(global.read_only)?.check_writable(path.as_str())?;
         (content, writes) = (open_content(source, output).await?, true);
     }
     let backend = open(global, writes, output).await?;
     if matches!(command, Command::Glob { .. } | Command::Grep { .. }) {
-        output.mounts(&backend);
+        output.note_without_mounts(&backend);
     }
     match command {
         Command::Ls { path, long, recursive } => {
@@ -36,7 +36,7 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
                 if recursive { backend.ls_recursive(&path).await? } else { backend.ls(&path).await? };
             output.entries(&listing.entries, long)?;
             output.hidden(listing.hidden);
-            output.mounts(&backend);
+            output.note_without_mounts(&backend);
         }
         Command::Read { path, offset, limit, number } => {
             let mut window = Window::default().offset(offset.unwrap_or(0));
@@ -69,19 +69,19 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
                 (false, None) => WriteMode::Overwrite,
             };
             let written = accept.of(&backend).write_stream(&path, content, mode).await?;
-            output.done(&written, &format!("wrote {} to {}", bytes(written.size), written.path))?;
+            output.done(&written, &format!("wrote {} ({})", written.path, size(written.size)))?;
         }
         Command::Append { path, source, accept } => {
             let content: BytesMut = content
-                .try_fold(BytesMut::new(), |mut all, piece| async move {
-                    all.extend_from_slice(&piece);
+                .try_fold(BytesMut::new(), |mut all, chunk| async move {
+                    all.extend_from_slice(&chunk);
                     Ok(all)
                 })
                 .await
                 .map_err(|e| unreadable(&source, e))?;
             let added = content.len() as u64;
             let written = accept.of(&backend).append(&path, content).await?;
-            let note = format!("appended {} to {}, now {}", bytes(added), written.path, bytes(written.size));
+            let note = format!("appended {} to {} (now {})", size(added), written.path, size(written.size));
             output.done(&written, &note)?;
         }
         Command::Edit { path, old, new, all, accept } => {
@@ -90,14 +90,14 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
                 true => backend.edit_all(&path, &old, &new).await?,
                 false => backend.edit(&path, &old, &new).await?,
             };
-            let count = plural(edited.replacements, "replacement", "replacements");
-            output.done(&edited, &format!("{count} in {}", edited.path))?;
+            let count = plural(edited.replacements, "occurrence", "occurrences");
+            output.done(&edited, &format!("replaced {count} in {}", edited.path))?;
         }
         Command::Rm { path, recursive } => {
             let (deleted, note) = if recursive {
                 let deleted = backend.delete_recursive(&path).await?;
                 let objects = plural(deleted.objects, "object", "objects");
-                let note = format!("deleted {objects} at {}", deleted.path);
+                let note = format!("deleted {} ({objects})", deleted.path);
                 (deleted, note)
             } else {
                 let deleted = backend.delete(&path).await?;
@@ -106,8 +106,11 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
             };
             output.done(&deleted, &note)?;
             if deleted.left > 0 {
-                let keys = plural(deleted.left, "key is", "keys are");
-                output.note(&format!("{keys} still there: no request can name them safely"));
+                output.note(&plural(
+                    deleted.left,
+                    "key was not deleted: no request can name it safely",
+                    "keys were not deleted: no request can name them safely",
+                ));
             }
         }
         Command::Cp { from, to, no_clobber, .. } => {
@@ -125,8 +128,8 @@ pub(super) async fn run(global: &Global, command: Command, output: &Output) -> R
             output.entries(&found.entries, long)?;
             output.hidden(found.hidden);
             if found.truncated {
-                let shown = plural(max as u64, "file is", "files are");
-                output.truncated(&format!("only the first {shown} shown; raise --max"));
+                let shown = plural(max as u64, "file", "files");
+                output.truncated(&format!("showing the first {shown}; raise --max to see more"));
             }
         }
         Command::Grep { pattern, path, regex, ignore_case, glob, context, max, max_per_file } => {
@@ -148,27 +151,21 @@ fn overwrite(no_clobber: bool) -> Overwrite {
 
 fn transferred(word: &str, done: &Transferred, output: &Output) -> Result<()> {
     let files = plural(done.files, "file", "files");
-    output.done(done, &format!("{word} {files} ({}) to {}", bytes(done.bytes), done.to))?;
-    // The document for machines tells them itself.
-    if !output.is_json() {
-        output.hidden(done.hidden);
-    }
+    output.done(done, &format!("{word} {files} ({}) to {}", size(done.bytes), done.to))?;
+    // The JSON document includes the count.
+    output.note_hidden(done.hidden);
     Ok(())
-}
-
-fn bytes(count: u64) -> String {
-    plural(count, "byte", "bytes")
 }
 
 type ContentStream = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
-/// The content of a file, or what comes in on standard input.
+/// Opens a local file or standard input.
 async fn open_content(source: &ContentFlags, output: &Output) -> Result<ContentStream> {
     let Some(file) = source.file() else {
         if std::io::stdin().is_terminal() {
-            output.note("reading from the terminal; end with Ctrl-D");
+            output.note("reading from the terminal; press Ctrl-D to finish");
         }
-        return Ok(pieces(tokio::io::stdin()));
+        return Ok(chunks(tokio::io::stdin()));
     };
     let opened = async {
         let opened = tokio::fs::File::open(file).await?;
@@ -177,14 +174,14 @@ async fn open_content(source: &ContentFlags, output: &Output) -> Result<ContentS
             false => Ok(opened),
         }
     };
-    Ok(pieces(opened.await.map_err(|e| unreadable(source, e))?))
+    Ok(chunks(opened.await.map_err(|e| unreadable(source, e))?))
 }
 
-fn pieces(reader: impl AsyncRead + Send + Unpin + 'static) -> ContentStream {
+fn chunks(reader: impl AsyncRead + Send + Unpin + 'static) -> ContentStream {
     Box::pin(stream::try_unfold(reader, |mut reader| async move {
-        let mut piece = BytesMut::with_capacity(PIECE_BYTES);
-        let count = reader.read_buf(&mut piece).await?;
-        Ok((count > 0).then(|| (piece.freeze(), reader)))
+        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
+        let count = reader.read_buf(&mut chunk).await?;
+        Ok((count > 0).then(|| (chunk.freeze(), reader)))
     }))
 }
 
@@ -193,6 +190,6 @@ fn unreadable(source: &ContentFlags, error: std::io::Error) -> Error {
         format!("`{}`", visible(&file.display().to_string(), false))
     });
     Error::new(ErrorKind::InvalidInput, format!("cannot read {name}: {error}"))
-        .with_hint("nothing was written; give a file that can be read, or `-` for standard input")
+        .with_hint("nothing was written; specify a readable file, or `-` for standard input")
         .with_source(error)
 }

@@ -1,4 +1,4 @@
-//! Hints of the library in the words of the command line: flags, variables and commands.
+//! Renders the library's hints for the command line, with flags, environment variables and commands.
 
 use std::borrow::Cow;
 
@@ -7,15 +7,15 @@ use skillfs::{BucketAddress, CredentialsFault, Hint, Library, env};
 use super::args::Global;
 use super::terminal::shell;
 
-/// What commands in hints name: the store and the library of this call, so that they can be copied.
+/// The flags of the current invocation that suggested commands repeat, so that they can be copied and run.
 #[derive(Debug, Default)]
-pub(super) struct Here {
+pub(super) struct Invocation {
     store: String,
     library: String,
 }
 
-impl Here {
-    /// Commands name the store that this call names.
+impl Invocation {
+    /// Repeats the flags that select the store.
     pub(super) fn of(global: &Global) -> Self {
         let embedded = global.embedded.as_ref().map(|directory| directory.display().to_string());
         let mut store = String::new();
@@ -32,31 +32,30 @@ impl Here {
         Self { store, library: String::new() }
     }
 
-    /// Commands name this library, too.
+    /// Also adds the flag that selects a library.
     pub(super) fn with_library(&self, library: Option<&Library>) -> Self {
         let flag = library.map(|library| format!(" --{} {}", library.kind(), shell(library.id())));
         Self { store: self.store.clone(), library: flag.unwrap_or_default() }
     }
 
-    /// The command line of an administrator, such as `` `skillfs --bucket b admin verify --library l` ``.
+    /// An `admin` command line, such as `` `skillfs --bucket b admin verify --library l` ``.
     fn admin(&self, command: &str, flags: &str) -> String {
         format!("`skillfs{} admin {command}{}{flags}`", self.store, self.library)
     }
 }
 
-/// A hint for somebody at a shell.
+/// Renders a hint for a shell user.
 ///
-/// A variant that has nothing to add is written out all the same: who adds one to the library decides here. The last
-/// arm is for a library that is newer than this program, and says what any other program would.
-pub(super) fn render<'h>(hint: &'h Hint, here: &Here) -> Cow<'h, str> {
+/// Variants without an arm of their own are rendered in the library's words.
+pub(super) fn render<'h>(hint: &'h Hint, invocation: &Invocation) -> Cow<'h, str> {
     let text = match hint {
         Hint::Plain(words) => return Cow::Borrowed(words),
         Hint::Steps(steps) => {
-            steps.iter().map(|step| render(step, here)).collect::<Vec<_>>().join("; then ")
+            steps.iter().map(|step| render(step, invocation)).collect::<Vec<_>>().join("; then ")
         }
         Hint::ReadWindow => format!("{hint}: `--offset N --limit N`"),
         Hint::FewerLines => format!("{hint}: a smaller `--limit`"),
-        Hint::ListDirectory(path) => format!("`skillfs ls {}` shows what is there", shell(path)),
+        Hint::ListDirectory(path) => format!("`skillfs ls {}` lists what exists", shell(path)),
         Hint::ReadFile(path) => format!("`skillfs read {}` shows its content", shell(path)),
         Hint::DeleteRecursively => format!("{hint}: `rm -r`"),
         Hint::ReplaceAll => format!("{hint} (`--all`)"),
@@ -75,19 +74,19 @@ pub(super) fn render<'h>(hint: &'h Hint, here: &Here) -> Cow<'h, str> {
         Hint::GrantWrite { mount } => {
             match mount.as_str() {
                 "/ticket" => format!("{hint}: `--grant ticket-write`"),
-                _ => format!("{hint}: leave `--read-only` out"),
+                _ => format!("{hint}: omit `--read-only`"),
             }
         }
         Hint::UseRole => format!("{hint}: `--role-arn ARN`; see terraform/README.md"),
         Hint::CompactPolicy { fits: true } => {
-            "`--role-with compact` makes it fit, and with the role of the Terraform module allows the same; or name fewer libraries"
+            "use `--role-with compact`, which allows the same with the role of the Terraform module, or name fewer libraries"
                 .to_owned()
         }
         Hint::CompactPolicy { fits: false } => format!("{hint} (`--role-with compact`)"),
-        Hint::OmitSessionTags => format!("{hint}: leave `--role-with tags` out"),
-        Hint::Upgrade => "upgrade skillfs here; readers are upgraded before publishers".to_owned(),
+        Hint::OmitSessionTags => format!("{hint}: omit `--role-with tags`"),
+        Hint::Upgrade => "upgrade skillfs here; upgrade readers before publishers".to_owned(),
         Hint::SetBucket => {
-            "name one with `--bucket` or SKILLFS_BUCKET, or use a local store with `--embedded DIR`".to_owned()
+            "set `--bucket` or SKILLFS_BUCKET, or use a local store with `--embedded DIR`".to_owned()
         }
         Hint::CreateBucket(bucket) => create(bucket),
         Hint::SetRegion { region: Some(region), .. } => {
@@ -96,7 +95,7 @@ pub(super) fn render<'h>(hint: &'h Hint, here: &Here) -> Cow<'h, str> {
         }
         Hint::SetRegion { region: None, bucket } => {
             let find = aws(bucket, &format!("s3api get-bucket-location --bucket {}", shell(&bucket.name)));
-            format!("set the bucket's region with `--region` or AWS_REGION; {find} says which it is")
+            format!("set the bucket's region with `--region` or AWS_REGION; {find} shows it")
         }
         Hint::CheckEndpoint => {
             "check that an S3 server runs at the address in `--endpoint-url`, SKILLFS_ENDPOINT_URL or the AWS variables"
@@ -115,48 +114,48 @@ pub(super) fn render<'h>(hint: &'h Hint, here: &Here) -> Cow<'h, str> {
             aws(bucket, &format!("s3 rm {}", shell(&format!("s3://{}/{key}", bucket.name))))
         }
         Hint::RepairLibrary => format!(
-            "{} restores it from another copy; otherwise push the skill again with `--overwrite`",
-            here.admin("verify", " --repair")
+            "restore it from another copy with {}, or push the skill again with `--overwrite`",
+            invocation.admin("verify", " --repair")
         ),
         Hint::RestoreRelease { intact } if intact.is_empty() => format!(
-            "{} lists the releases; with `--repair --release N` it restores one",
-            here.admin("verify", "")
+            "list the intact releases with {}, then restore one with `--repair --release N`",
+            invocation.admin("verify", "")
         ),
         Hint::RestoreRelease { intact } => format!(
             "restore one of its releases with {} (intact, newest first: {})",
-            here.admin("verify", " --repair --release N"),
+            invocation.admin("verify", " --repair --release N"),
             intact.join(", ")
         ),
         Hint::CompleteMirror => {
-            format!("{} or the next push completes the mirror", here.admin("verify", " --repair"))
+            format!("{} or the next push completes the mirror", invocation.admin("verify", " --repair"))
         }
         Hint::PublishOrRevert => format!(
-            "{} publishes what others changed; {} reverts it",
-            here.admin("index", ""),
-            here.admin("verify", " --repair --overwrite")
+            "publish the changes of other tools with {}, or revert them with {}",
+            invocation.admin("index", ""),
+            invocation.admin("verify", " --repair --overwrite")
         ),
         Hint::PublishLibrary => {
-            format!("publish it with {}, unless other programs write to it", here.admin("index", " --publish"))
+            format!("publish it with {}, unless other tools write to it", invocation.admin("index", " --publish"))
         }
         Hint::UnpublishLibrary => {
-            format!("push without `--plain`, or make it plain first with {}", here.admin("unpublish", ""))
+            format!("push without `--plain`, or make it plain first with {}", invocation.admin("unpublish", ""))
         }
-        Hint::PushSkills => here.admin("push DIR", ""),
-        Hint::ListReleases => format!("{} lists those that can be used", here.admin("releases", "")),
-        Hint::RollBack => format!("to return to a release, use {}", here.admin("rollback N", "")),
-        Hint::NameSkill => format!("{hint}; {} shows them", here.admin("list", "")),
+        Hint::PushSkills => invocation.admin("push DIR", ""),
+        Hint::ListReleases => format!("list the available releases with {}", invocation.admin("releases", "")),
+        Hint::RollBack => format!("to return to an earlier release, use {}", invocation.admin("rollback N", "")),
+        Hint::NameSkill => format!("{hint}; {} lists them", invocation.admin("list", "")),
         Hint::Unpin(skill) => {
-            format!("{} lets pushes change it", here.admin(&format!("unpin {}", shell(skill)), ""))
+            format!("unpin it with {}", invocation.admin(&format!("unpin {}", shell(skill)), ""))
         }
-        Hint::Overwrite => "`--overwrite` removes them".to_owned(),
+        Hint::Overwrite => "remove them with `--overwrite`".to_owned(),
         _ => hint.to_string(),
     };
     Cow::Owned(text)
 }
 
-/// The same as a hint, for documents that carry one.
-pub(super) fn in_flags(hint: &Hint, here: &Here) -> Hint {
-    Hint::Plain(Cow::Owned(render(hint, here).into_owned()))
+/// Renders a hint and returns it as a plain hint, for JSON documents that contain hints.
+pub(super) fn in_flags(hint: &Hint, invocation: &Invocation) -> Hint {
+    Hint::Plain(Cow::Owned(render(hint, invocation).into_owned()))
 }
 
 /// `` `--thread` or SKILLFS_THREAD ``.
@@ -169,7 +168,7 @@ fn flag_or_variable(name: &str) -> String {
     }
 }
 
-/// Choices as people write them: `a, b or c`.
+/// Joins alternatives: `a, b or c`.
 fn either(names: &[&str], word: impl Fn(&str) -> String) -> String {
     let words: Vec<_> = names.iter().map(|name| word(name)).collect();
     match words.split_last() {
@@ -186,7 +185,7 @@ fn create(bucket: &BucketAddress) -> String {
     }
     let make = aws(bucket, &format!("s3 mb s3://{}{}", shell(&bucket.name), region_flag(bucket)));
     match bucket.endpoint {
-        Some(_) => format!("create it with {make}, {OTHER}; `localstack/start` creates one to try"),
+        Some(_) => format!("create it with {make}, {OTHER}; `localstack/start` creates one for testing"),
         None => format!("create it with {make} or terraform/, {OTHER}"),
     }
 }
@@ -194,10 +193,10 @@ fn create(bucket: &BucketAddress) -> String {
 fn credentials(fault: CredentialsFault) -> Cow<'static, str> {
     Cow::Borrowed(match fault {
         CredentialsFault::Refused => {
-            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN or AWS_PROFILE; renew expired ones"
+            "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_PROFILE; renew expired credentials"
         }
         CredentialsFault::UnknownKey => {
-            "set AWS_ACCESS_KEY_ID, or AWS_PROFILE, to a key of this account; `aws configure list` shows where it comes from"
+            "set AWS_ACCESS_KEY_ID or AWS_PROFILE to a key of this account; `aws configure list` shows which one is used"
         }
         CredentialsFault::WrongSecret => {
             "set AWS_SECRET_ACCESS_KEY again, together with its AWS_ACCESS_KEY_ID; look for a missing character"
@@ -212,7 +211,7 @@ fn credentials(fault: CredentialsFault) -> Cow<'static, str> {
     })
 }
 
-/// A command line of the AWS tools, for this bucket.
+/// An AWS CLI command for this bucket.
 fn aws(bucket: &BucketAddress, command: &str) -> String {
     match &bucket.endpoint {
         Some(url) => format!("`aws --endpoint-url {} {command}`", shell(url)),
@@ -229,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_quoted_for_a_shell() {
+    fn shell_quotes_only_when_needed() {
         assert_eq!(shell("ana@example.com"), "ana@example.com");
         assert_eq!(shell("auth0|x"), "'auth0|x'");
         assert_eq!(shell("it's"), "'it'\\''s'");
@@ -237,12 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_name_the_store_and_the_library_of_the_call() {
-        let here = Here { store: " --embedded ./x".to_owned(), library: " --library acme".to_owned() };
+    fn commands_repeat_the_store_and_the_library() {
+        let invocation =
+            Invocation { store: " --embedded ./x".to_owned(), library: " --library acme".to_owned() };
         assert_eq!(
-            render(&Hint::CompleteMirror, &here),
+            render(&Hint::CompleteMirror, &invocation),
             "`skillfs --embedded ./x admin verify --library acme --repair` or the next push completes the mirror"
         );
-        assert_eq!(render(&Hint::PushSkills, &Here::default()), "`skillfs admin push DIR`");
+        assert_eq!(render(&Hint::PushSkills, &Invocation::default()), "`skillfs admin push DIR`");
     }
 }

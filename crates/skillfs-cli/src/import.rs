@@ -1,5 +1,5 @@
-//! `skillfs admin import`: skills from archives, repositories and other agents' libraries, published or written to a
-//! local folder.
+//! `skillfs admin import`: publishes skills from archives, repositories and other agents' libraries, or writes them to
+//! a local folder.
 
 use skillfs::Result;
 use skillfs::source::{
@@ -21,7 +21,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
     let trust: TrustTier = args.trust.parse()?;
     let interactive = is_interactive(output);
     if args.into.is_none() {
-        // Nothing is read for a library that is not named.
+        // Fail before the source is read.
         library(global)?;
     }
     let place = args.source.clone();
@@ -30,7 +30,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
     let imported = blocking(move || {
         let source = Source::open(&place, &source_options)?;
         let confirm = |skill: &str, capabilities: &[String]| {
-            interactive && ask(&format!("`{skill}` asks for {}. Take it?", capabilities.join(", ")))
+            interactive && ask(&format!("`{skill}` requests {}. Import it?", capabilities.join(", ")))
         };
         let options = ImportOptions::default()
             .translate_tools(translate)
@@ -41,7 +41,7 @@ pub(super) async fn run(global: &Global, args: Import, output: &Output) -> Resul
         import(source, &options)
     })
     .await?;
-    tell_imported(&imported, output);
+    note_imported(&imported, output);
     if let Some(folder) = &args.into {
         return write_imported(imported, folder, args.how.overwrite, output).await;
     }
@@ -68,7 +68,7 @@ async fn write_imported(
     })
     .await?;
     let note = format!(
-        "wrote {} to `{}`, {} there already",
+        "wrote {} to `{}` ({} unchanged)",
         plural(written.written, "file", "files"),
         folder.display(),
         written.unchanged
@@ -77,7 +77,8 @@ async fn write_imported(
     Ok(if refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn tell_imported(imported: &Imported, output: &Output) {
+/// Prints a note for everything about the imported skills that the user should know.
+fn note_imported(imported: &Imported, output: &Output) {
     for skill in &imported.skills {
         let path = &skill.skill.path;
         for diagnostic in &skill.diagnostics {
@@ -85,16 +86,13 @@ fn tell_imported(imported: &Imported, output: &Output) {
         }
         if !skill.left_out.is_empty() {
             let scripts = plural(skill.left_out.len() as u64, "script", "scripts");
-            output.note(&format!("{path}: {scripts} left out; `--with-scripts` takes them"));
+            output.note(&format!("{path}: left out {scripts}; include them with `--with-scripts`"));
         }
         if !skill.provenance.translated_tools.is_empty() {
-            output.note(&format!("{path}: tools renamed: {}", skill.provenance.translated_tools.join(", ")));
+            output.note(&format!("{path}: renamed tools: {}", skill.provenance.translated_tools.join(", ")));
         }
         if !skill.provenance.missing_tools.is_empty() {
-            output.note(&format!(
-                "{path}: tools we do not know: {}",
-                skill.provenance.missing_tools.join(", ")
-            ));
+            output.note(&format!("{path}: unknown tools: {}", skill.provenance.missing_tools.join(", ")));
         }
     }
     for skill in &imported.refused {
@@ -102,10 +100,10 @@ fn tell_imported(imported: &Imported, output: &Output) {
     }
 }
 
-/// Why a skill was refused, and the flag that accepts it all the same.
+/// Why a skill was refused, and the flag that accepts it anyway.
 fn reason(skill: &RefusedSkill) -> String {
     match skill.dangerous_capabilities.is_empty() {
         true => skill.reason.clone(),
-        false => format!("{}; `--accept-dangerous` accepts it", skill.reason),
+        false => format!("{}; accept it with `--accept-dangerous`", skill.reason),
     }
 }

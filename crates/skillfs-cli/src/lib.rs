@@ -1,5 +1,5 @@
-//! The `skillfs` command line: a thin layer over the public API of the library. Data goes to stdout, everything else to
-//! stderr.
+//! The `skillfs` command line: a thin layer over the public API of the library. Data goes to stdout; notes, progress
+//! and errors go to stderr.
 
 mod admin;
 mod admin_args;
@@ -8,6 +8,7 @@ mod connect;
 mod demo;
 mod doctor;
 mod files;
+mod help;
 mod hints;
 mod import;
 mod libraries;
@@ -25,6 +26,8 @@ use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use skillfs::{Error, ErrorKind, Hint, Result, aborts_finished};
 use tracing_subscriber::filter::Targets;
@@ -34,17 +37,17 @@ use tracing_subscriber::prelude::*;
 use self::args::{Args, Command};
 use self::output::Output;
 
-/// How long the last work may take behind the end of a command.
-const LAST_WORK: Duration = Duration::from_millis(500);
-/// How long an interrupted command may take to clean up.
-const TAKING_BACK: Duration = Duration::from_secs(5);
-/// What shells take for an interrupted program.
+/// How long background tasks may run after a command has finished.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long an interrupted command may take to abort its uploads.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// The exit code of an interrupted program: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// A hint of the library, in the words of the command line.
+/// Renders a hint of the library as the command line prints it, with flags and commands.
 #[must_use]
 pub fn hint(hint: &Hint) -> String {
-    hints::render(hint, &hints::Here::default()).into_owned()
+    hints::render(hint, &hints::Invocation::default()).into_owned()
 }
 
 /// Runs the program with the arguments of the process.
@@ -52,7 +55,7 @@ pub fn hint(hint: &Hint) -> String {
 pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => return output::usage(&error),
+        Err(error) => return output::usage(&suggest_admin(error)),
     };
     let output = Output::new(args.global.json, args.global.quiet);
     if args.global.verbose > 0 {
@@ -67,40 +70,56 @@ pub fn main() -> ExitCode {
             );
         }
     };
-    // A defect must not look like anything else: no trace of ours on the terminal, and its own code.
+    // A panic is reported below, as an error with its own exit code, instead of by the default hook.
     if args.global.verbose == 0 {
         std::panic::set_hook(Box::new(|_| ()));
     }
     let done =
         std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(until_interrupted(args, &output))));
-    // Not for ever: a read from a terminal that nobody types on any more would hold it up.
-    runtime.shutdown_timeout(LAST_WORK);
+    // Do not wait indefinitely: a blocked read from the terminal would never finish.
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
     match done {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => output.failure(&error),
-        Err(_) => output.failure(
-            &Error::new(ErrorKind::Internal, "skillfs ran into a defect of its own")
-                .with_hint("run it again with `-v` to see where, and please report that"),
-        ),
+        Err(_) => output.failure(&Error::new(ErrorKind::Internal, "skillfs panicked").with_hint(
+            "this is a bug: run it again with `-v` to see where it happened, and please report it",
+        )),
     }
 }
 
-/// Runs a command until it ends or the user ends it; what it had half done is then taken back.
+/// Adds a tip to the error for an `admin` command without `admin`, such as `skillfs push`.
+fn suggest_admin(mut error: clap::Error) -> clap::Error {
+    let command = Args::command();
+    let is_admin = |name: &str| {
+        command.find_subcommand("admin").is_some_and(|admin| admin.find_subcommand(name).is_some())
+    };
+    if error.kind() == clap::error::ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && is_admin(name)
+    {
+        let tip = StyledStr::from(format!("did you mean `skillfs admin {name}`?"));
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::None);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
+}
+
+/// Runs a command until it finishes or is interrupted. After an interrupt, waits for unfinished uploads to be aborted.
 async fn until_interrupted(args: Args, output: &Output) -> Result<ExitCode> {
     tokio::select! {
         done = run(args, output) => return done,
         Ok(()) = tokio::signal::ctrl_c() => {}
     }
-    output.note("interrupted: each file is as it was, or as it was to be");
-    // Who asks twice does not want to wait.
+    output.note("interrupted: every file is either unchanged or completely written");
+    // A second Ctrl-C skips the cleanup.
     tokio::select! {
-        _ = tokio::time::timeout(TAKING_BACK, aborts_finished()) => {}
+        _ = tokio::time::timeout(CLEANUP_TIMEOUT, aborts_finished()) => {}
         _ = tokio::signal::ctrl_c() => {}
     }
     Ok(ExitCode::from(INTERRUPTED))
 }
 
-/// Runs a command. `ExitCode` 1 is a plain no; failures come back as errors.
+/// Runs a command. Exit code 1 is a negative answer; failures are errors.
 async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     let Args { global, command } = args;
     match command {
@@ -117,14 +136,14 @@ async fn run(args: Args, output: &Output) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs work on local files on a thread that may block.
+/// Runs blocking work on local files on a separate thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|e| Error::new(ErrorKind::Internal, "the work on local files broke off").with_source(e))?
+    tokio::task::spawn_blocking(work).await.map_err(|e| {
+        Error::new(ErrorKind::Internal, "a task on local files was interrupted").with_source(e)
+    })?
 }
 
-/// `-v` shows operations and requests with their times, `-vv` all that the libraries say.
+/// Logs to stderr: `-v` shows operations and requests with their durations, `-vv` the traces of all crates.
 fn trace(verbose: u8) {
     let targets = match verbose {
         1 => Targets::new().with_target("skillfs", tracing::Level::DEBUG),

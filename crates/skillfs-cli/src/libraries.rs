@@ -1,50 +1,70 @@
-//! `skillfs admin list`, and what else only looks at libraries or takes copies of them.
+//! The `admin` commands that create no release: `init`, `list`, `stats`, `releases`, `verify`, `prune`, `pull` and
+//! `export`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use skillfs::admin::{LibraryStats, ListedSkill, PullOptions, Release, RepairOptions, VerifyOptions};
+use skillfs::admin::{
+    LibraryStats, ListedSkill, Problem, PullOptions, Release, RepairOptions, VerifyOptions,
+};
 use skillfs::source::{Existing, new_skill};
 use skillfs::{Library, Result, Severity, format_time};
 
 use super::args::Global;
 use super::blocking;
 use super::connect::{connect, library};
-use super::hints::{Here, in_flags};
+use super::hints::{Invocation, in_flags};
 use super::output::Output;
 use super::report::explained;
-use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
+use super::terminal::{ACCENT, BAD, DIM, GOOD, plural, size, visible};
 
 pub(super) async fn init(name: String, description: String, into: PathBuf, output: &Output) -> Result<()> {
     let made = blocking(move || new_skill(&name, &description, &into)).await?;
     let shown = made.display().to_string();
-    let note = format!("made `{shown}`; edit its SKILL.md, then `skillfs admin validate {shown}`");
+    let note = format!("created `{shown}`; edit its SKILL.md, then run `skillfs admin validate {shown}`");
     output.done(&json!({ "path": shown }), &note)
 }
 
 pub(super) async fn releases(global: &Global, output: &Output) -> Result<()> {
     let library = library(global)?;
     let releases = connect(global, false, output).await?.library(&library).releases().await?;
-    let width = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).min(32);
-    let line = |release: &Release| {
-        let Release { release, at, by, source, created, updated, deleted, current, pinned, .. } = release;
-        let current = if *current { "*" } else { " " };
-        let pins = if pinned.is_empty() { String::new() } else { format!("  pinned: {}", pinned.join(", ")) };
-        format!(
-            "{current}{ACCENT}{release:>5}{ACCENT:#}  {}  {:<width$}  +{created} ~{updated} -{deleted}  {}{}\n",
-            at.map(format_time).unwrap_or_default(),
-            visible(by, false),
-            visible(source, false),
-            visible(&pins, false)
-        )
-    };
-    output.emit_all(&releases, || releases.iter().map(line).collect())?;
+    output.emit_all(&releases, || release_table(&releases))?;
     if releases.is_empty() {
-        output.note(&format!("{library} has no releases; `admin push --publish` makes the first"));
+        output.note(&format!("{library} has no releases; `admin push --publish` creates the first one"));
     }
     Ok(())
+}
+
+fn release_table(releases: &[Release]) -> String {
+    if releases.is_empty() {
+        return String::new();
+    }
+    let changes = |release: &Release| {
+        let Release { created, updated, deleted, .. } = release;
+        format!("+{created} ~{updated} -{deleted}")
+    };
+    let by_width = releases.iter().map(|release| release.by.chars().count()).max().unwrap_or(0).clamp(2, 32);
+    let changes_width = releases.iter().map(|release| changes(release).len()).max().unwrap_or(0).max(7);
+    let mut table = format!(
+        "  {DIM}RELEASE  {:<20}  {:<by_width$}  {:<changes_width$}  SOURCE{DIM:#}\n",
+        "TIME", "BY", "CHANGES"
+    );
+    for release in releases {
+        let Release { release: number, at, by, source, current, pinned, .. } = release;
+        let mark = if *current { "*" } else { " " };
+        let pins = if pinned.is_empty() { String::new() } else { format!("  pinned: {}", pinned.join(", ")) };
+        table += &format!(
+            "{mark} {ACCENT}{number:>7}{ACCENT:#}  {:<20}  {:<by_width$}  {:<changes_width$}  {}{}\n",
+            at.map(format_time).unwrap_or_default(),
+            visible(by, false),
+            changes(release),
+            visible(source, false),
+            visible(&pins, false)
+        );
+    }
+    table
 }
 
 pub(super) async fn verify(
@@ -56,7 +76,7 @@ pub(super) async fn verify(
     let library = library(global)?;
     let fs = connect(global, false, output).await?;
     let progress = output.transfer();
-    let admin = progress.of(&fs.library(&library));
+    let admin = progress.watch(&fs.library(&library));
     let found = match repair {
         true => admin.repair(options).await,
         false => admin.verify(&VerifyOptions::default().read_blobs(options.read_blobs)).await,
@@ -65,7 +85,7 @@ pub(super) async fn verify(
     let mut found = found?;
     for problem in &mut found.problems {
         let open = problem.hint.take().filter(|_| !problem.repaired);
-        problem.hint = open.map(|hint| in_flags(&hint, &Here::default()));
+        problem.hint = open.map(|hint| in_flags(&hint, &Invocation::default()));
     }
     let clean = found.is_clean();
     output.emit(&found, || {
@@ -84,10 +104,15 @@ pub(super) async fn verify(
                 visible(&explained(&problem.message, problem.hint.as_ref()), false)
             );
         }
-        let word = if clean { format!("{GOOD}fine{GOOD:#}") } else { format!("{BAD}not fine{BAD:#}") };
+        let is_open = |problem: &&Problem| !problem.repaired && problem.severity != Severity::Info;
+        let verdict = match found.problems.iter().filter(is_open).count() as u64 {
+            0 => format!("{GOOD}no problems{GOOD:#}"),
+            open => format!("{BAD}{}{BAD:#}", plural(open, "problem", "problems")),
+        };
         let skills = plural(found.skills, "skill", "skills");
         let files = plural(found.files, "file", "files");
-        text + &format!("{library}: {word}; {skills}, {files}, {} read\n", found.read)
+        let read = plural(found.read, "digest", "digests");
+        text + &format!("{library}: {verdict}; checked {skills}, {files} and {read}\n")
     })?;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
@@ -97,7 +122,7 @@ pub(super) async fn prune(global: &Global, output: &Output) -> Result<()> {
     let pruned = connect(global, false, output).await?.library(&library).prune().await?;
     let releases = plural(pruned.releases, "old release", "old releases");
     let blobs = plural(pruned.blobs, "blob", "blobs");
-    output.done(&pruned, &format!("deleted {releases} and {blobs}, {}", size(pruned.bytes)))
+    output.done(&pruned, &format!("deleted {releases} and {blobs} ({})", size(pruned.bytes)))
 }
 
 pub(super) async fn list(global: &Global, output: &Output) -> Result<()> {
@@ -131,7 +156,7 @@ pub(super) async fn list(global: &Global, output: &Output) -> Result<()> {
     output.emit_all(&all, || all.iter().map(line).collect())?;
     let users = plural(found.users.len() as u64, "user", "users");
     let shared = plural(found.shared.len() as u64, "shared library", "shared libraries");
-    output.note(&format!("{users}, {shared}; name one with `--user` or `--library` to see its skills"));
+    output.note(&format!("{users}, {shared}; add `--user ID` or `--library ID` to list the skills of one"));
     Ok(())
 }
 
@@ -178,7 +203,7 @@ pub(super) async fn stats(global: &Global, output: &Output) -> Result<()> {
         ])
     };
     output.emit_all(&all, || {
-        let head = row(["library", "kind", "skills", "files", "size", "release", "listed", "stored"]);
+        let head = row(["LIBRARY", "KIND", "SKILLS", "FILES", "SIZE", "CURRENT", "RELEASES", "STORED"]);
         head + &all.iter().map(line).collect::<String>()
     })
 }
@@ -193,11 +218,11 @@ pub(super) async fn pull(
     let admin = connect(global, false, output).await?.library(&library(global)?);
     let options = pull_options(category, overwrite);
     let progress = output.transfer();
-    let written = progress.of(&admin).pull(&target, &options).await;
+    let written = progress.watch(&admin).pull(&target, &options).await;
     progress.finish();
     let written = written?;
     let note = format!(
-        "wrote {} to `{}`: {}, {} unchanged",
+        "wrote {} to `{}`: {} written, {} unchanged",
         plural(written.skills, "skill", "skills"),
         target.display(),
         plural(written.written, "file", "files"),
@@ -216,7 +241,7 @@ pub(super) async fn export(
     let admin = connect(global, false, output).await?.library(&library(global)?);
     let options = pull_options(category, overwrite);
     let progress = output.transfer();
-    let exported = progress.of(&admin).export(&target, &options).await;
+    let exported = progress.watch(&admin).export(&target, &options).await;
     progress.finish();
     let exported = exported?;
     let count = plural(exported.skills.len() as u64, "skill", "skills");

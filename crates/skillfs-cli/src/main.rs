@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// A request makes a few hundred small allocations; this allocator halves their cost.
+/// A request makes a few hundred small allocations; mimalloc halves their cost.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

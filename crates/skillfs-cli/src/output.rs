@@ -1,4 +1,4 @@
-//! What a command shows: listings, files, matches, notes and failures, as text for people or as JSON.
+//! Prints the results of commands, as human-readable text or as JSON: listings, files, matches, notes and errors.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use skillfs::{
     TextFile, Tree, VirtualPath, format_time,
 };
 
-use super::hints::{Here, render};
+use super::hints::{Invocation, render};
 use super::progress::{self, Transfer};
 use super::terminal::{
-    ACCENT, BAD, DIM, DIRECTORY, FOUND_IN, GOOD, plural, print, print_json, print_json_lines, print_raw,
-    to_json, visible,
+    ACCENT, BAD, DIM, DIRECTORY, GOOD, MATCH_PATH, exact_size, plural, print, print_json, print_json_lines,
+    print_raw, size, to_json, visible,
 };
 use skillfs::Hint;
 
-/// Where a command writes.
+/// The output of a command: its format, and what it leaves out.
 pub(super) struct Output {
     json: bool,
     quiet: bool,
@@ -38,37 +38,47 @@ impl Output {
         self.json
     }
 
-    /// What was done: a document for machines, a word for people.
+    /// Reports the result of a change: a JSON document, or a note.
     pub(super) fn done(&self, result: &impl Serialize, note: &str) -> Result<()> {
-        match self.json {
-            true => print_json(result).map_err(|error| {
-                // Who takes this for a failure of the storage would do it again.
-                let message = format!("the change was made, and {}", error.message());
-                Error::new(ErrorKind::Conflict, message).with_hint("do not repeat it").with_source(error)
-            }),
-            false => {
-                self.note(note);
-                Ok(())
-            }
-        }
+        self.conclude(result, note).map_err(|error| {
+            // A caller that mistook this for a failure of the change would repeat it.
+            let message = format!("the change was made, but {}", error.message());
+            Error::new(ErrorKind::Conflict, message).with_hint("do not repeat it").with_source(error)
+        })
     }
 
-    /// That there is more than was shown.
+    /// Prints the result of a command: a JSON document, or a note.
+    pub(super) fn conclude(&self, result: &impl Serialize, note: &str) -> Result<()> {
+        self.note(note);
+        if self.json { print_json(result) } else { Ok(()) }
+    }
+
+    /// Reports that the output is not complete.
     pub(super) fn truncated(&self, note: &str) {
         match self.json {
-            true => aside(&json!({ "truncated": true })),
+            true => print_json_note(&json!({ "truncated": true })),
             false => self.note(note),
         }
     }
 
-    /// One document for machines, or a text for people.
+    /// Prints one JSON document, or text.
     pub(super) fn emit(&self, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
         if self.json { print_json(document) } else { print(&text()) }
     }
 
-    /// A list: one document a line for machines, or a text for people.
+    /// Prints a list: one JSON document per line, or text.
     pub(super) fn emit_all(&self, documents: &[impl Serialize], text: impl FnOnce() -> String) -> Result<()> {
         if self.json { print_json_lines(documents) } else { print(&text()) }
+    }
+
+    /// Prints one JSON document, or the content of a file.
+    pub(super) fn emit_content(&self, document: &impl Serialize, content: &str) -> Result<()> {
+        if self.json { print_json(document) } else { self.content(content) }
+    }
+
+    /// Prints text that JSON output does not have.
+    pub(super) fn text_only(&self, text: impl FnOnce() -> String) -> Result<()> {
+        if self.json { Ok(()) } else { print(&text()) }
     }
 
     pub(super) fn grep(&self, found: &GrepResult, context: bool, max: u64) -> Result<()> {
@@ -76,7 +86,7 @@ impl Output {
             print_json_lines(&found.lines)?;
         } else {
             let (path_style, line_style) =
-                if self.terminal { (FOUND_IN, GOOD) } else { (Style::new(), Style::new()) };
+                if self.terminal { (MATCH_PATH, GOOD) } else { (Style::new(), Style::new()) };
             let mut text = String::new();
             let mut before: Option<&GrepLine> = None;
             for line in &found.lines {
@@ -93,34 +103,33 @@ impl Output {
             }
             self.print_content(text)?;
         }
-        self.not_searched(found, max);
+        self.note_omitted(found, max);
         Ok(())
     }
 
-    /// What a search did not tell.
-    fn not_searched(&self, found: &GrepResult, max: u64) {
+    /// Reports what a search left out.
+    fn note_omitted(&self, found: &GrepResult, max: u64) {
         let GrepResult { truncated, binary, not_searched, .. } = found;
         if self.json {
             if *truncated || *binary > 0 || !not_searched.is_empty() {
-                aside(&NotTold { truncated: *truncated, binary: *binary, not_searched });
+                print_json_note(&Omitted { truncated: *truncated, binary: *binary, not_searched });
             }
             return;
         }
         if *binary > 0 {
-            let left = plural(*binary, "binary file was", "binary files were");
-            self.note(&format!("{left} left out"));
+            self.note(&format!("skipped {}", plural(*binary, "binary file", "binary files")));
         }
         for NotSearched { path, reason, .. } in not_searched {
             self.note(&format!("not searched: {path}: {reason}"));
         }
         if *truncated {
             self.note(match found.matches < max {
-                true => "some files may have more matches; raise -m, or search for less",
-                false => "there may be more matches; raise --max, or search for less",
+                true => "some files may have more matches; raise -m, or narrow the search",
+                false => "there may be more matches; raise --max, or narrow the search",
             });
         }
         if found.lines.iter().any(|line| line.cut) {
-            self.note("lines over 16 KiB were cut");
+            self.note("lines over 16 KiB were truncated");
         }
     }
 
@@ -131,7 +140,7 @@ impl Output {
     fn table(&self, entries: &[Entry], long: bool) -> String {
         let mut text = String::new();
         let sizes: Vec<String> =
-            entries.iter().map(|e| e.size.map_or("-".to_owned(), |s| s.to_string())).collect();
+            entries.iter().map(|entry| entry.size.map_or("-".to_owned(), size)).collect();
         let width = sizes.iter().map(String::len).max().unwrap_or(0);
         for (entry, size) in entries.iter().zip(&sizes) {
             if long {
@@ -148,7 +157,7 @@ impl Output {
     pub(super) fn entry(&self, entry: &Entry) -> Result<()> {
         let mut rows = vec![("path", self.name(entry.path.as_str()))];
         rows.push(("kind", if entry.is_directory() { "directory" } else { "file" }.to_owned()));
-        rows.extend(entry.size.map(|size| ("size", format!("{size} bytes"))));
+        rows.extend(entry.size.map(|bytes| ("size", exact_size(bytes))));
         rows.extend(entry.modified.map(|time| ("modified", format_time(time))));
         rows.extend(entry.etag.as_ref().map(|etag| ("etag", self.name(etag))));
         let row = |(name, value)| format!("{DIM}{name:<8}{DIM:#}  {value}\n");
@@ -156,7 +165,7 @@ impl Output {
     }
 
     pub(super) fn exists(&self, path: &VirtualPath, exists: bool) -> Result<()> {
-        /// The keys of JSON are a promise, and so is their order.
+        /// The keys and their order are part of the contract.
         #[derive(Serialize)]
         struct Exists<'a> {
             path: &'a VirtualPath,
@@ -178,7 +187,7 @@ impl Output {
                 .collect();
         }
         self.print_content(text)?;
-        self.where_it_is(file);
+        self.note_window(file);
         Ok(())
     }
 
@@ -186,12 +195,12 @@ impl Output {
         self.print_content(self.shown(text))
     }
 
-    /// Content as it is in a pipe, and as it is safe on a terminal.
+    /// Content verbatim for a pipe, and escaped for a terminal.
     fn shown(&self, content: &str) -> String {
         if self.terminal { visible(content, true) } else { content.to_owned() }
     }
 
-    /// Prints what is `shown`. In a pipe content goes out as it is, whatever stands in it.
+    /// Prints the result of `shown`. On a terminal, adds a missing final line break.
     fn print_content(&self, mut text: String) -> Result<()> {
         if !self.terminal {
             return print_raw(text.as_bytes());
@@ -202,8 +211,8 @@ impl Output {
         print(&text)
     }
 
-    /// Which part of the file that was, unless it was all of it.
-    fn where_it_is(&self, file: &TextFile) {
+    /// Reports which lines were printed, unless it was the entire file.
+    fn note_window(&self, file: &TextFile) {
         let (first, last) = (file.offset.saturating_add(1), file.offset.saturating_add(file.lines));
         let of = file.total_lines.map_or(String::new(), |total| format!(" of {total}"));
         let lines = match file.lines {
@@ -212,11 +221,11 @@ impl Output {
         };
         match (file.next_offset, file.total_lines) {
             (None, Some(total)) if file.lines == 0 && file.offset > 0 => {
-                self.note(&format!("nothing there: the file has {}", plural(total, "line", "lines")));
+                self.note(&format!("past the end: the file has {}", plural(total, "line", "lines")));
             }
             (Some(next), total) if file.lines > 0 => {
-                let more = if total.is_none() { ", and there are more" } else { "" };
-                self.note(&format!("{lines}{more}; go on with --offset {next}"));
+                let more = if total.is_none() { ", more follow" } else { "" };
+                self.note(&format!("{lines}{more}; continue with --offset {next}"));
             }
             _ => {}
         }
@@ -244,19 +253,25 @@ impl Output {
         }
     }
 
-    /// That a session without mounts sees nothing.
-    pub(super) fn mounts(&self, backend: &S3Backend) {
+    /// Notes that the session has no mounts.
+    pub(super) fn note_without_mounts(&self, backend: &S3Backend) {
         if backend.mounts().next().is_none() {
             let hint = Hint::OpenWith { mount: None, identities: vec!["user", "thread", "ticket"] };
-            self.note(&format!("this session has no mounts; {}", render(&hint, &Here::default())));
+            self.note(&format!("this session has no mounts; {}", render(&hint, &Invocation::default())));
         }
     }
 
-    /// A note about keys that exist and cannot be named.
+    /// Reports keys that exist but have no path.
     pub(super) fn hidden(&self, hidden: u64) {
         if hidden > 0 && self.json {
-            aside(&json!({ "hidden": hidden }));
-        } else if hidden > 0 {
+            print_json_note(&json!({ "hidden": hidden }));
+        }
+        self.note_hidden(hidden);
+    }
+
+    /// Notes keys that exist but have no path. Silent with `--json`.
+    pub(super) fn note_hidden(&self, hidden: u64) {
+        if hidden > 0 {
             let keys = plural(
                 hidden,
                 "key is hidden: no path can name it",
@@ -266,20 +281,20 @@ impl Output {
         }
     }
 
-    /// Talk: never data, never an error.
+    /// Prints a note to stderr. Silent with `--quiet` and `--json`.
     pub(super) fn note(&self, text: &str) {
         if !self.quiet && !self.json {
-            // Nothing is lost when nobody listens.
+            // A note that cannot be printed is dropped.
             let _ = writeln!(anstream::stderr(), "{ACCENT}note{ACCENT:#}: {}", visible(text, false));
         }
     }
 
-    /// How far long work is; shown on a terminal only.
+    /// A progress bar for counted work; shown on a terminal only.
     pub(super) fn progress(&self, what: &str) -> ProgressBar {
         progress::counted(self.shows_progress(), what)
     }
 
-    /// The same for files that are sent or read.
+    /// A progress bar for file transfers; shown on a terminal only.
     pub(super) fn transfer(&self) -> Transfer {
         Transfer::new(self.shows_progress())
     }
@@ -288,12 +303,12 @@ impl Output {
         !self.quiet && !self.json && io::stderr().is_terminal()
     }
 
-    /// Prints a failure, and tells the exit code that goes with it.
+    /// Prints an error and returns its exit code.
     pub(super) fn failure(&self, error: &Error) -> ExitCode {
         if let Some(broken) = std::error::Error::source(error).and_then(|e| e.downcast_ref::<io::Error>())
             && broken.kind() == io::ErrorKind::BrokenPipe
         {
-            // Who reads has had enough: `skillfs ls | head`.
+            // The reader closed the pipe, as in `skillfs ls | head`.
             return ExitCode::SUCCESS;
         }
         print_failure(self.json, &error.into());
@@ -305,13 +320,13 @@ impl Output {
         if entry.is_directory() { format!("{DIRECTORY}{name}{DIRECTORY:#}") } else { name }
     }
 
-    /// A tenant's name as it is safe to show.
+    /// A name that a tenant chose, escaped for a terminal.
     pub(super) fn name(&self, name: &str) -> String {
         if self.terminal { visible(name, false) } else { name.to_owned() }
     }
 }
 
-/// Credentials as the tools of AWS take them from a `credential_process`: secrets, on purpose.
+/// Prints credentials, including the secrets, in the format of `credential_process`.
 pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
     #[derive(Serialize)]
     #[serde(rename_all = "PascalCase")]
@@ -327,45 +342,47 @@ pub(super) fn credentials(credentials: &SessionCredentials) -> Result<()> {
     print_json(&Process { version: 1, access_key_id, secret_access_key, session_token, expiration })
 }
 
+/// What a search left out.
 #[derive(Serialize)]
-struct NotTold<'a> {
+struct Omitted<'a> {
     truncated: bool,
     binary: u64,
     not_searched: &'a [NotSearched],
 }
 
+/// The JSON document of an error.
 #[derive(Serialize)]
-pub(super) struct Described<'a> {
+pub(super) struct ErrorDocument<'a> {
     kind: ErrorKind,
     message: &'a str,
     path: Option<&'a str>,
     hint: Option<Cow<'a, str>>,
 }
 
-impl<'a> From<&'a Error> for Described<'a> {
+impl<'a> From<&'a Error> for ErrorDocument<'a> {
     fn from(error: &'a Error) -> Self {
-        let hint = error.hint().map(|hint| render(hint, &Here::default()));
+        let hint = error.hint().map(|hint| render(hint, &Invocation::default()));
         Self { kind: error.kind(), message: error.message(), path: error.path(), hint }
     }
 }
 
-/// What a document cannot say: on stderr, for machines. Nothing is lost when nobody listens.
-fn aside(document: &impl Serialize) {
+/// Prints a JSON document to stderr, for what the document on stdout does not have. Dropped if it cannot be printed.
+fn print_json_note(document: &impl Serialize) {
     let _ = writeln!(anstream::stderr(), "{}", to_json(document).unwrap_or_default());
 }
 
-fn print_failure(json: bool, error: &Described<'_>) {
+fn print_failure(json: bool, error: &ErrorDocument<'_>) {
     if json {
-        return aside(&BTreeMap::from([("error", error)]));
+        return print_json_note(&BTreeMap::from([("error", error)]));
     }
     let hint =
         error.hint.as_deref().map(|hint| format!("\n{ACCENT}hint{ACCENT:#}: {}", visible(hint, false)));
     let message = visible(error.message, false);
-    // Nothing more can be done when nobody listens.
+    // There is no other place to report to.
     let _ = writeln!(anstream::stderr(), "{BAD}error{BAD:#}: {message}{}", hint.unwrap_or_default());
 }
 
-/// Arguments that are wrong, or a call for help.
+/// Prints a usage error, the help or the version, and returns the exit code.
 pub(super) fn usage(error: &clap::Error) -> ExitCode {
     let wants_json = std::env::args_os().any(|arg| arg == "--json");
     if !error.use_stderr() || !wants_json {
@@ -373,10 +390,10 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
     }
     let text = error.render().to_string();
-    // What is wrong, then perhaps tips, then the usage.
-    let said = text.split("Usage:").next().unwrap_or_default();
+    // clap prints the error, then tips, then the usage.
+    let head = text.split("Usage:").next().unwrap_or_default();
     let (mut message, mut hint) = (Vec::new(), Vec::new());
-    for line in said.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in head.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match line.strip_prefix("tip: ") {
             Some(tip) => hint.push(tip.to_owned()),
             None if line.starts_with("For more information") => {}
@@ -386,8 +403,12 @@ pub(super) fn usage(error: &clap::Error) -> ExitCode {
     let usage = text.split("Usage: ").nth(1).and_then(|usage| usage.lines().next());
     hint.push(usage.map_or("see `skillfs --help`".to_owned(), |usage| format!("usage: {}", usage.trim())));
     let (message, hint) = (message.join(" "), hint.join("; "));
-    let described =
-        Described { kind: ErrorKind::InvalidInput, message: &message, path: None, hint: Some(hint.into()) };
+    let described = ErrorDocument {
+        kind: ErrorKind::InvalidInput,
+        message: &message,
+        path: None,
+        hint: Some(hint.into()),
+    };
     print_failure(true, &described);
     ExitCode::from(2)
 }
@@ -401,7 +422,7 @@ fn exit_code(kind: ErrorKind) -> u8 {
         Conflict | AlreadyExists => 5,
         BinaryFile | TooLarge | InvalidSkill | Corrupt => 6,
         Unavailable | Throttled | Timeout => 7,
-        // A kind that this version of the command line does not know.
+        // `Internal`, and kinds that a newer library adds.
         _ => 70,
     }
 }
@@ -411,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes_are_those_of_the_contract() {
+    fn exit_codes_are_stable() {
         let codes = [3, 5, 5, 4, 4, 2, 2, 2, 2, 2, 6, 6, 6, 2, 4, 7, 7, 7, 6, 70];
         for (kind, code) in ErrorKind::ALL.iter().copied().zip(codes) {
             assert_eq!(exit_code(kind), code);

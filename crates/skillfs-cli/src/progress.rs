@@ -1,6 +1,6 @@
-//! Progress bars on stderr: of counted work, and of file transfers with their bytes and rate.
+//! Progress bars on stderr: for counted work, and for file transfers with bytes and rate.
 //!
-//! A bar that is not shown (no terminal, `--quiet`, `--json`) takes the same calls and draws nothing.
+//! A hidden bar (no terminal, `--quiet`, `--json`) accepts the same calls and draws nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
@@ -10,12 +10,12 @@ use skillfs::admin::{LibraryAdmin, PushProgress};
 
 use super::terminal::size;
 
-/// Long work on its way.
+/// A progress bar for counted work.
 pub(super) fn counted(shown: bool, what: &str) -> ProgressBar {
     bar(shown, &format!("{{bar:24}} {{pos}} of {{len}} {what}, {{per_sec}}, {{eta}} left"))
 }
 
-/// Progress of file transfers: files, bytes, rate, and time left.
+/// A progress bar for file transfers: files, bytes, rate and remaining time.
 #[derive(Clone)]
 pub(super) struct Transfer {
     bar: ProgressBar,
@@ -29,22 +29,22 @@ impl Transfer {
         Self { bar, phase: Arc::new(Mutex::new(("", Instant::now()))) }
     }
 
-    /// A library whose operations report here.
-    pub(super) fn of(&self, library: &LibraryAdmin) -> LibraryAdmin {
+    /// Returns the library with its progress reported to this bar.
+    pub(super) fn watch(&self, library: &LibraryAdmin) -> LibraryAdmin {
         let transfer = self.clone();
-        library.clone().on_progress(move |at| transfer.tell(at))
+        library.clone().on_progress(move |at| transfer.update(at))
     }
 
-    pub(super) fn tell(&self, at: PushProgress) {
+    fn update(&self, at: PushProgress) {
         let PushProgress { phase, files, bytes, .. } = at;
-        let mut known = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != phase {
-            *known = (phase, Instant::now());
+        let mut current = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.0 != phase {
+            *current = (phase, Instant::now());
             self.bar.reset();
         }
-        let millis = u64::try_from(known.1.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
+        let millis = u64::try_from(current.1.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = |count: u64| count.saturating_mul(1000) / millis;
-        let told = match bytes.1 {
+        let message = match bytes.1 {
             0 => format!("{phase} {} of {} files, {} files/s", files.0, files.1, rate(files.0)),
             total => format!(
                 "{phase} {} of {} files, {} of {}, {}/s",
@@ -55,8 +55,8 @@ impl Transfer {
                 size(rate(bytes.0))
             ),
         };
-        self.bar.set_message(told);
-        // Small files take as long as large ones.
+        self.bar.set_message(message);
+        // The bar counts files, not bytes: the time of a small file is mostly the request.
         self.bar.set_length(files.1);
         self.bar.set_position(files.0);
     }
@@ -68,7 +68,7 @@ impl Transfer {
 
 fn bar(shown: bool, template: &str) -> ProgressBar {
     let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    // A template that cannot be read is a plain bar.
+    // An invalid template leaves the default style.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }

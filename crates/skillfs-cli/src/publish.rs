@@ -1,4 +1,4 @@
-//! `skillfs admin push`, and the other commands that make a release.
+//! `skillfs admin push`, and the other commands that create a release.
 
 use std::process::ExitCode;
 
@@ -14,8 +14,8 @@ use super::args::Global;
 use super::connect::{connect, library};
 use super::output::Output;
 use super::prompt::confirm;
-use super::report::{Report, show, summary, tell_drift, tell_published};
-use super::terminal::{plural, print, print_json, visible};
+use super::report::{Report, note_drift, note_published, show, summary};
+use super::terminal::{plural, visible};
 use super::{blocking, push_users};
 
 pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
@@ -23,8 +23,8 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
     let options = options(&args, &source);
     if let Some(file) = &args.users {
         if global.session.has_library() {
-            let message = "`--users` is in the place of `--user` and `--library`";
-            return Err(Error::new(ErrorKind::InvalidInput, message).with_hint("give one of them"));
+            let message = "`--users` cannot be combined with `--user` or `--library`";
+            return Err(Error::new(ErrorKind::InvalidInput, message).with_hint("use one of them"));
         }
         return push_users::push_to_users(global, file.clone(), new, &args, options, output).await;
     }
@@ -34,8 +34,8 @@ pub(super) async fn push(global: &Global, args: Push, output: &Output) -> Result
 
 pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result<ExitCode> {
     if args.users.is_some() {
-        return Err(Error::new(ErrorKind::InvalidInput, "`diff` compares with one library")
-            .with_hint("for many users: `admin push --users FILE --dry-run`"));
+        return Err(Error::new(ErrorKind::InvalidInput, "`diff` works on one library")
+            .with_hint("for many users, run `admin push --users FILE --dry-run`"));
     }
     let (source, new) = read(&args, output).await?;
     let options = options(&args, &source);
@@ -43,12 +43,12 @@ pub(super) async fn diff(global: &Global, args: Push, output: &Output) -> Result
     let LibraryDiff { plan, drift, .. } = to.library.diff(new, &options).await?;
     let report = Report { drift: &drift, ..Report::of(&plan, true) };
     output.emit(&report, || show(&plan, true))?;
-    tell_drift(&drift, output);
+    note_drift(&drift, output);
     let differs = plan.changes() || plan.count(Action::Refused) > 0 || !drift.is_empty();
     Ok(if differs { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// Publishes what other tools have changed.
+/// Publishes changes that other tools made to the keys of a library.
 pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Output) -> Result<ExitCode> {
     let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, "index").into(into(KindFlags { publish, plain: false }));
@@ -58,10 +58,10 @@ pub(super) async fn index(global: &Global, how: How, publish: bool, output: &Out
 pub(super) async fn unpublish(global: &Global, output: &Output) -> Result<ExitCode> {
     let library = connect(global, false, output).await?.library(&library(global)?);
     let progress = output.transfer();
-    let done = progress.of(&library).unpublish().await;
+    let done = progress.watch(&library).unpublish().await;
     progress.finish();
     done?;
-    let note = format!("{} is plain now: its keys are what sessions see", library.id());
+    let note = format!("{} is plain now: sessions read its keys directly", library.id());
     output.done(&json!({ "kind": "plain" }), &note)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -73,14 +73,14 @@ pub(super) async fn rollback(global: &Global, release: u64, how: How, output: &O
 }
 
 pub(super) async fn pin(global: &Global, skill: &str, how: How, output: &Output) -> Result<ExitCode> {
-    let wrong = || {
-        let message = format!("`{}` does not say which release", visible(skill, false));
+    let invalid = || {
+        let message = format!("`{}` does not name a release", visible(skill, false));
         Error::new(ErrorKind::InvalidInput, message).with_hint(
-            "write it as SKILL@RELEASE, such as `escrituras/compraventa@41`; `admin releases` lists them",
+            "write SKILL@RELEASE, such as `contracts/sale@41`; `admin releases` lists the releases",
         )
     };
-    let (path, release) = skill.rsplit_once('@').ok_or_else(wrong)?;
-    let release: u64 = release.parse().map_err(|_| wrong())?;
+    let (path, release) = skill.rsplit_once('@').ok_or_else(invalid)?;
+    let release: u64 = release.parse().map_err(|_| invalid())?;
     let to = Publication::open(global, &how, false, output).await?;
     let options = options_of(&how, format!("pin {path} to release {release}"));
     let change = LibraryChange::Pin { skill: path.to_owned(), release };
@@ -101,7 +101,7 @@ pub(super) async fn rm(global: &Global, skills: Vec<String>, how: How, output: &
     to.publish(to.library.plan(LibraryChange::Remove { skills }, &options).await?).await
 }
 
-/// What all changes of a library share: connect, show the plan, ask, publish, tell.
+/// The steps that all changes to a library share: connect, show the plan, confirm, publish, report.
 pub(super) struct Publication<'w> {
     pub(super) library: LibraryAdmin,
     how: &'w How,
@@ -110,7 +110,7 @@ pub(super) struct Publication<'w> {
 }
 
 impl<'w> Publication<'w> {
-    /// The library that the flags name. A local store is made by what `writes` new files.
+    /// Connects to the target library. `writes` is that of [`connect`].
     pub(super) async fn open(
         global: &Global,
         how: &'w How,
@@ -124,11 +124,9 @@ impl<'w> Publication<'w> {
 
     pub(super) async fn publish(&self, plan: Plan) -> Result<ExitCode> {
         let report = Report::of(&plan, self.how.dry_run);
-        if !self.output.is_json() {
-            print(&show(&plan, false))?;
-        }
+        self.output.text_only(|| show(&plan, false))?;
         if self.how.dry_run {
-            return self.end(&report, "nothing was changed: this was a dry run");
+            return self.finish(&report, "dry run: nothing was changed");
         }
         let deleted = plan.count(Action::Delete);
         if deleted > 0 && !self.yes {
@@ -137,27 +135,26 @@ impl<'w> Publication<'w> {
         }
         if plan.adopted.is_some() && !self.yes {
             let library = &plan.library;
-            let lost = format!("Uploads by other programs to {library} will no longer be visible.");
-            confirm(&format!("{lost} Publish it?"), self.output).await?;
+            let hidden =
+                format!("Later uploads by other tools to {library} will be hidden until `admin index`.");
+            confirm(&format!("{hidden} Publish it?"), self.output).await?;
         }
         let progress = self.output.transfer();
-        let published = progress.of(&self.library).publish(&plan).await;
+        let published = progress.watch(&self.library).publish(&plan).await;
         progress.finish();
         let published = published?;
-        tell_published(&published, self.output, "");
-        self.end(&Report { published: Some(&published), ..report }, &summary(&plan, &published))
+        note_published(&published, self.output, "");
+        self.finish(&Report { published: Some(&published), ..report }, &summary(&plan, &published))
     }
 
-    /// A document for machines, a word for people. What was refused is no success.
-    fn end(&self, report: &Report<'_>, note: &str) -> Result<ExitCode> {
-        match self.output.is_json() {
-            true => print_json(report)?,
-            false => self.output.note(note),
-        }
+    /// Prints the report. Exits with 1 if a skill was refused.
+    fn finish(&self, report: &Report<'_>, note: &str) -> Result<ExitCode> {
+        self.output.conclude(report, note)?;
         Ok(if report.refused > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
     }
 }
 
+/// Reads the source. Returns its description and its skills.
 async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
     let options = source_options(&args.place, args.category.clone())?.strict(args.strict);
     let place = args.source.clone();
@@ -166,9 +163,9 @@ async fn read(args: &Push, output: &Output) -> Result<(String, NewLibrary)> {
         Ok((source.origin.to_string(), source.skipped.clone(), NewLibrary::from(source)))
     })
     .await?;
-    // What was refused stands in the plan.
+    // The plan lists the refused ones.
     for skipped in skipped.iter().filter(|skipped| !skipped.refused) {
-        output.note(&format!("{}: left out: {}", skipped.path, skipped.reason));
+        output.note(&format!("skipped {}: {}", skipped.path, skipped.reason));
     }
     Ok((source, new))
 }
@@ -210,16 +207,16 @@ pub(super) fn options_of(how: &How, source: impl Into<String>) -> PushOptions {
     PushOptions::default().overwrite(how.overwrite).by(by).source(source)
 }
 
-/// Who runs this, and where.
+/// `user@host` of this process, as far as known.
 fn whoami() -> String {
-    let given = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let user = given("USER").or_else(|| given("LOGNAME")).or_else(|| given("USERNAME"));
-    let named = || std::fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned());
-    let host = given("HOSTNAME").or_else(named).filter(|name| !name.is_empty());
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = variable("USER").or_else(|| variable("LOGNAME")).or_else(|| variable("USERNAME"));
+    let etc_hostname = || std::fs::read_to_string("/etc/hostname").ok().map(|name| name.trim().to_owned());
+    let host = variable("HOSTNAME").or_else(etc_hostname).filter(|name| !name.is_empty());
     match (user, host) {
         (Some(user), Some(host)) => format!("{user}@{host}"),
         (Some(user), None) => user,
-        (None, Some(host)) => format!("somebody@{host}"),
-        (None, None) => "somebody".to_owned(),
+        (None, Some(host)) => format!("unknown@{host}"),
+        (None, None) => "unknown".to_owned(),
     }
 }

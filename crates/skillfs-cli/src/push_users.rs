@@ -1,6 +1,6 @@
 //! `skillfs admin push --users FILE`: publishes the same skills to many users.
 //!
-//! Reads the file of user ids, asks once for all of them, and shows one line of output for each.
+//! Reads the user IDs from a file, asks for confirmation once, and prints one line per user.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +16,7 @@ use super::blocking;
 use super::connect::connect;
 use super::output::Output;
 use super::prompt::confirm;
-use super::report::{Report, counts, tell_published};
+use super::report::{Report, counts, note_published};
 use super::terminal::{BAD, plural, visible};
 
 pub(super) async fn push_to_users(
@@ -31,11 +31,12 @@ pub(super) async fn push_to_users(
     let dry_run = args.how.dry_run;
     let libraries = plural(users.len() as u64, "library", "libraries");
     if args.delete && !global.yes && !dry_run {
-        confirm(&format!("Delete what is not in the source from {libraries}?"), output).await?;
+        confirm(&format!("Delete skills that are not in the source from {libraries}?"), output).await?;
     }
     if args.kind.publish && !global.yes && !dry_run {
-        let lost = format!("Uploads by other programs to {libraries} will no longer be visible.");
-        confirm(&format!("{lost} Publish?"), output).await?;
+        let hidden =
+            format!("Later uploads by other tools to {libraries} will be hidden until `admin index`.");
+        confirm(&format!("{hidden} Publish?"), output).await?;
     }
     let fs = connect(global, !dry_run, output).await?;
     let progress = output.progress("users");
@@ -52,18 +53,18 @@ pub(super) async fn push_to_users(
         }
     };
     progress.finish_and_clear();
-    let (mut changed, mut same, mut refused, mut failed) = (0, 0, 0, 0);
+    let (mut changed, mut unchanged, mut refused, mut failed) = (0, 0, 0, 0);
     for (user, result) in &results {
         let name = visible(user.as_str(), false);
         match result {
             Ok((plan, published)) => {
                 if let Some(published) = published {
-                    tell_published(published, output, &format!("{user}: "));
+                    note_published(published, output, &format!("{user}: "));
                 }
                 refused += plan.count(Action::Refused);
                 match plan.changes() {
                     true => changed += 1,
-                    false => same += 1,
+                    false => unchanged += 1,
                 }
                 let report = Report { published: published.as_ref(), ..Report::of(plan, dry_run) };
                 output.emit(&report, || format!("{name:<32} {}\n", counts(plan)))?;
@@ -84,19 +85,20 @@ pub(super) async fn push_to_users(
         }
     }
     output.note(&format!(
-        "{} {}, {same} the same already, {failed} failed{}",
+        "{} {}, {unchanged} unchanged, {failed} failed{}",
+        if dry_run { "would publish to" } else { "published to" },
         plural(changed, "user", "users"),
-        if dry_run { "would change" } else { "published to" },
-        if failed > 0 { "; run it again to try those once more" } else { "" }
+        if failed > 0 { "; run it again to retry the failed ones" } else { "" }
     ));
     Ok(if failed == 0 && refused == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// Reads user IDs, one per line. Blank lines and comments are skipped, and so are duplicates.
 fn read_users(file: &Path) -> Result<Vec<UserId>> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|e| {
         Error::new(ErrorKind::InvalidInput, format!("cannot read `{shown}`: {e}"))
-            .with_hint("give a text file with one user id a line")
+            .with_hint("use a text file with one user ID per line")
     })?;
     let mut users = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -113,8 +115,8 @@ fn read_users(file: &Path) -> Result<Vec<UserId>> {
         }
     }
     if users.is_empty() {
-        return Err(Error::new(ErrorKind::InvalidInput, format!("`{shown}` names no user"))
-            .with_hint("give a text file with one user id a line"));
+        return Err(Error::new(ErrorKind::InvalidInput, format!("`{shown}` has no user IDs"))
+            .with_hint("use a text file with one user ID per line"));
     }
     Ok(users)
 }

@@ -1,28 +1,28 @@
-//! How a plan and what came of it are shown: tables and summaries for people, one JSON document for machines.
+//! Formats plans and their results: tables and summaries as text, one document as JSON.
 //!
-//! Nothing here decides or publishes; the commands in `publish`, `import` and `push_users` do.
+//! The commands in `publish`, `import` and `push_users` do the publishing.
 
 use serde::Serialize;
 use skillfs::Library;
 use skillfs::admin::{Action, Drift, FileAction, FileChange, Plan, PlannedSkill, Published};
 
-use super::hints::{Here, render};
+use super::hints::{Invocation, render};
 use super::output::Output;
 use super::terminal::{ACCENT, BAD, GOOD, plural, size, visible};
 use skillfs::Hint;
 
-/// Skills that a plan lists; the rest is counted.
-const MOST_LISTED: usize = 200;
-/// Keys that others have changed, listed one by one.
-const MOST_DRIFT: usize = 20;
+/// The maximum number of skills, and of other files, that a plan lists. The rest is counted.
+const MAX_ROWS: usize = 200;
+/// The maximum number of changed keys that are listed.
+const MAX_DRIFT: usize = 20;
 
-/// A plan, for people.
+/// A plan as a table; with `files`, also every changed file.
 pub(super) fn show(plan: &Plan, files: bool) -> String {
     let mut text = String::new();
     let listed: Vec<&PlannedSkill> =
         plan.skills.iter().filter(|skill| skill.action != Action::Unchanged).collect();
-    let loose = &plan.files[..plan.files.len().min(MOST_LISTED)];
-    let paths = listed.iter().take(MOST_LISTED).map(|skill| &skill.path);
+    let loose = &plan.files[..plan.files.len().min(MAX_ROWS)];
+    let paths = listed.iter().take(MAX_ROWS).map(|skill| &skill.path);
     let paths = paths.chain(loose.iter().map(|file| &file.name));
     let width = paths.map(|path| path.chars().count()).max().unwrap_or(0).min(48);
     let row = |action, path: &str, what: &str| {
@@ -36,7 +36,7 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
         };
         format!("{style}{word:<8}{style:#} {:<width$}  {what}\n", visible(path, false))
     };
-    for skill in listed.iter().take(MOST_LISTED) {
+    for skill in listed.iter().take(MAX_ROWS) {
         let what = match &skill.why {
             Some(why) => visible(&explained(why, skill.hint.as_ref()), false),
             None => changes(&skill.files),
@@ -55,30 +55,30 @@ pub(super) fn show(plan: &Plan, files: bool) -> String {
         };
         text += &row(action, &file.name, &changes(std::slice::from_ref(file)));
     }
-    let more = listed.len().saturating_sub(MOST_LISTED) + (plan.files.len() - loose.len());
+    let more = listed.len().saturating_sub(MAX_ROWS) + (plan.files.len() - loose.len());
     if more > 0 {
         text += &format!("… and {more} more\n");
     }
     if let Some(adopted) = &plan.adopted {
         text += &format!(
-            "{ACCENT}adopt{ACCENT:#}    {} and {} that are there already, {} to read\n",
-            plural(adopted.skills, "skill", "skills"),
+            "{ACCENT}adopt{ACCENT:#}    {} and {} ({} to read)\n",
+            plural(adopted.skills, "existing skill", "existing skills"),
             plural(adopted.files, "file", "files"),
             size(adopted.bytes)
         );
         if adopted.left_out > 0 {
             let keys = plural(adopted.left_out, "folder marker or key", "folder markers or keys");
-            text += &format!("         {keys} that no path can name: not adopted\n");
+            text += &format!("         not adopted: {keys} without a valid path\n");
         }
-        text += "         from then on, uploads by other programs are not visible until `admin index`\n";
+        text += "         later uploads by other tools are hidden until `admin index`\n";
     }
     text + &format!("{}: {}\n", plan.library, counts(plan))
 }
 
-/// What was found, and what to do about it.
+/// A message with its hint.
 pub(super) fn explained(what: &str, hint: Option<&Hint>) -> String {
     match hint {
-        Some(hint) => format!("{what}; {}", render(hint, &Here::default())),
+        Some(hint) => format!("{what}; {}", render(hint, &Invocation::default())),
         None => what.to_owned(),
     }
 }
@@ -91,12 +91,12 @@ fn mark(change: FileAction) -> char {
     }
 }
 
-/// `+1 ~2 -1, 4.1 KiB`.
+/// `+1 ~2 -1  4.1 KiB`: files added, changed and removed, and the size of the new ones.
 fn changes(files: &[FileChange]) -> String {
     let count = |change: FileAction| files.iter().filter(|file| file.change == change).count();
     let all = [FileAction::Add, FileAction::Change, FileAction::Remove].into_iter();
-    let there = all.filter(|change| count(*change) > 0);
-    let counts: Vec<_> = there.map(|change| format!("{}{}", mark(change), count(change))).collect();
+    let nonzero = all.filter(|change| count(*change) > 0);
+    let counts: Vec<_> = nonzero.map(|change| format!("{}{}", mark(change), count(change))).collect();
     let stored = files.iter().filter(|file| file.change != FileAction::Remove);
     match stored.map(|file| file.size).sum() {
         0 => counts.join(" "),
@@ -104,17 +104,18 @@ fn changes(files: &[FileChange]) -> String {
     }
 }
 
+/// What a plan would do, in one line.
 pub(super) fn counts(plan: &Plan) -> String {
     let parts = parts(plan, ["to create", "to update", "to delete"]);
     match (parts.is_empty(), plan.adopted) {
         (false, _) => parts,
-        (true, Some(_)) => "to be published as it is".to_owned(),
+        (true, Some(_)) => "to be published unchanged".to_owned(),
         (true, None) => "nothing to publish".to_owned(),
     }
 }
 
-/// The counts of skills that are not 0, then what else the plan changes. The words are for what is created, updated
-/// and deleted.
+/// The nonzero counts of skills, then the other changes of the plan. The three labels are for created, updated and
+/// deleted skills.
 fn parts(plan: &Plan, [create, update, delete]: [&str; 3]) -> String {
     let skills = [
         (Action::Create, create),
@@ -137,6 +138,7 @@ fn parts(plan: &Plan, [create, update, delete]: [&str; 3]) -> String {
     parts.join(", ")
 }
 
+/// What was published, in one line.
 pub(super) fn summary(plan: &Plan, published: &Published) -> String {
     let library = &plan.library;
     if published.release.is_none() && (plan.makes_release || !plan.changes()) {
@@ -150,40 +152,41 @@ pub(super) fn summary(plan: &Plan, published: &Published) -> String {
     let parts = parts(plan, ["created", "updated", "deleted"]);
     let done = match published.release {
         Some(release) => format!("published release {release} of {library}"),
-        None => format!("wrote to {library}, which is plain"),
+        None => format!("wrote to {library} (plain, no release)"),
     };
     let what = if parts.is_empty() { parts } else { format!(": {parts}") };
     let uploaded = plural(published.uploaded, "file", "files");
-    format!("{done}{what}; {uploaded} uploaded, {}", size(published.uploaded_bytes))
+    format!("{done}{what}; uploaded {uploaded} ({})", size(published.uploaded_bytes))
 }
 
-/// What a release has left undone: none of it matters to sessions.
-pub(super) fn tell_published(published: &Published, output: &Output, whose: &str) {
-    tell_drift(&published.drift, output);
+/// Notes what a release left to do in the mirror. Sessions are not affected.
+pub(super) fn note_published(published: &Published, output: &Output, prefix: &str) {
+    note_drift(&published.drift, output);
     if let Some(why) = &published.mirror_error {
         output.note(&format!(
-            "{whose}the release is published; its plain keys are incomplete until the next push or `admin verify --repair`: {why}"
+            "{prefix}the release is published, but its mirror is incomplete until the next push or `admin verify --repair`: {why}"
         ));
     }
     if let Some(release) = published.uploaded_meanwhile {
-        output.note(&format!("{whose}what was uploaded meanwhile is release {release}"));
+        output.note(&format!("{prefix}files uploaded in the meantime were published as release {release}"));
     }
 }
 
-pub(super) fn tell_drift(drift: &[Drift], output: &Output) {
-    for Drift { path, change, .. } in drift.iter().take(MOST_DRIFT) {
+/// Notes keys of the mirror that other tools have changed.
+pub(super) fn note_drift(drift: &[Drift], output: &Output) {
+    for Drift { path, change, .. } in drift.iter().take(MAX_DRIFT) {
         let done = change.done();
-        output.note(&format!("`{path}`: {done} by others, and left alone; no session sees it"));
+        output.note(&format!("`{path}` was {done} by another tool; it was kept, but sessions do not see it"));
     }
-    if drift.len() > MOST_DRIFT {
-        output.note(&format!("and {} more like these", drift.len() - MOST_DRIFT));
+    if drift.len() > MAX_DRIFT {
+        output.note(&format!("… and {} more", drift.len() - MAX_DRIFT));
     }
     if !drift.is_empty() {
-        output.note("`admin index` publishes what others have changed; `admin verify --repair --overwrite` reverts it");
+        output.note("publish these changes with `admin index`, or revert them with `admin verify --repair --overwrite`");
     }
 }
 
-/// A plan and what came of it, for machines.
+/// The JSON document of a plan and its result.
 #[derive(Serialize)]
 pub(super) struct Report<'r> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! The options that name a session and allow it to write.
+//! The options that select a session and its grants.
 
 use clap::ValueEnum;
 use skillfs::env;
@@ -8,19 +8,20 @@ use super::connect::or_env;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct SessionArgs {
-    /// The user whose skills `/skills` shows [env: SKILLFS_USER]
+    /// Show this user's skills in /skills [env: SKILLFS_USER]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) user: Option<String>,
-    /// The thread that `/workspace` shows [env: SKILLFS_THREAD]
+    /// Show this thread in /workspace [env: SKILLFS_THREAD]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     thread: Option<String>,
-    /// The ticket that `/ticket` shows [env: SKILLFS_TICKET]
+    /// Show this ticket in /ticket [env: SKILLFS_TICKET]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     ticket: Option<String>,
-    /// A shared library that `/skills` shows after the user's own; repeatable [env: SKILLFS_LIBRARIES, comma-separated]
+    /// Show this shared library in /skills, after the user's skills; repeatable [env: SKILLFS_LIBRARIES,
+    /// comma-separated]
     #[arg(long, global = true, value_name = "ID", help_heading = "Session")]
     pub(super) library: Vec<String>,
-    /// Allow more than the default: `ticket-write` allows writing to /ticket; repeatable
+    /// Grant more access: `ticket-write` allows writing to /ticket; repeatable
     #[arg(
         long,
         global = true,
@@ -38,12 +39,12 @@ enum Grant {
 }
 
 impl SessionArgs {
-    /// Whether a library is named: a user's own, or a shared one.
+    /// Whether `--user` or `--library` is given.
     pub(super) fn has_library(&self) -> bool {
         self.user.is_some() || !self.library.is_empty()
     }
 
-    /// The session that the options name, or else the environment.
+    /// The session that the options select, with the environment as fallback.
     pub(super) fn session(&self, read_only: bool) -> Result<Session> {
         let mut session = Session::new().libraries(self.libraries()?).grants(self.grants(read_only));
         session.user = or_env(&self.user, env::USER).as_deref().map(UserId::parse).transpose()?;

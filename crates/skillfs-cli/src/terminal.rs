@@ -1,7 +1,7 @@
-//! Text for terminals, pipes and machines: styles, printing to stdout, and JSON.
+//! Printing to stdout as text and as JSON, styles, and the formatting of numbers and names.
 //!
-//! What a terminal would act on (control characters, bidirectional overrides, invisible characters) is escaped here,
-//! in plain text and in JSON.
+//! Characters that could control a terminal (control characters, bidirectional overrides, invisible characters) are
+//! escaped here, in text and in JSON.
 
 use std::io::{self, Write};
 
@@ -14,29 +14,29 @@ pub(super) const DIM: Style = Style::new().dimmed();
 pub(super) const DIRECTORY: Style = AnsiColor::Blue.on_default().bold();
 pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 pub(super) const ACCENT: Style = AnsiColor::Cyan.on_default();
-pub(super) const FOUND_IN: Style = AnsiColor::Magenta.on_default();
+pub(super) const MATCH_PATH: Style = AnsiColor::Magenta.on_default();
 pub(super) const WARN: Style = AnsiColor::Yellow.on_default();
 pub(super) const BAD: Style = AnsiColor::Red.on_default().bold();
 
-/// Prints text with styles, which are dropped where there is no terminal.
+/// Prints styled text. The styles are dropped if stdout is not a terminal.
 pub(super) fn print(text: &str) -> Result<()> {
     let choice = anstream::AutoStream::choice(&io::stdout());
     let mut stdout = anstream::AutoStream::new(io::stdout().lock(), choice);
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(not_printed)
 }
 
-/// Prints content as it is, escape sequences in it included.
+/// Prints bytes verbatim, including escape sequences.
 pub(super) fn print_raw(bytes: &[u8]) -> Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(not_printed)
 }
 
-/// Prints one JSON document on a line of its own.
+/// Prints one JSON document and a line break.
 pub(super) fn print_json(value: &impl Serialize) -> Result<()> {
     print_raw((to_json(value)? + "\n").as_bytes())
 }
 
-/// Prints a list, one JSON document a line.
+/// Prints a list, one JSON document per line.
 pub(super) fn print_json_lines(values: &[impl Serialize]) -> Result<()> {
     let lines: Result<String> = values.iter().map(|value| Ok(to_json(value)? + "\n")).collect();
     print_raw(lines?.as_bytes())
@@ -44,26 +44,27 @@ pub(super) fn print_json_lines(values: &[impl Serialize]) -> Result<()> {
 
 fn not_printed(error: io::Error) -> Error {
     Error::new(ErrorKind::Unavailable, format!("cannot write to standard output: {error}"))
-        .with_hint("check where the output goes: the disk may be full")
+        .with_hint("check where the output goes; the disk may be full")
         .with_source(error)
 }
 
+/// Encodes a document as JSON that is safe to print on a terminal.
 pub(super) fn to_json(value: &impl Serialize) -> Result<String> {
     let mut bytes = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, Harmless);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, EscapeUnsafe);
     value.serialize(&mut serializer).map_err(|e| {
-        Error::new(ErrorKind::Internal, "the answer could not be written as JSON").with_source(e)
+        Error::new(ErrorKind::Internal, "the result could not be encoded as JSON").with_source(e)
     })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// JSON that no terminal acts on: what could, is written as `\uXXXX`, which means the same.
-struct Harmless;
+/// Formats JSON with unsafe characters as `\uXXXX`, which decodes to the same text.
+struct EscapeUnsafe;
 
-impl serde_json::ser::Formatter for Harmless {
+impl serde_json::ser::Formatter for EscapeUnsafe {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some(at) = rest.find(acts) {
+        while let Some(at) = rest.find(is_unsafe) {
             writer.write_all(&rest.as_bytes()[..at])?;
             let c = rest[at..].chars().next().unwrap_or_default();
             for unit in c.encode_utf16(&mut [0; 2]) {
@@ -80,7 +81,7 @@ pub(super) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// A word quoted for a shell, if it needs to be.
+/// Quotes a word for a POSIX shell if needed.
 pub(super) fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-._@:+=/%,".contains(c);
     match word.chars().all(plain) && !word.is_empty() {
@@ -89,13 +90,31 @@ pub(super) fn shell(word: &str) -> String {
     }
 }
 
-/// `4.1 KiB`.
+/// `158 B`, `4.1 KiB`, `20.0 MiB`.
 pub(super) fn size(bytes: u64) -> String {
-    indicatif::HumanBytes(bytes).to_string()
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    // Tenths of the unit, rounded half up.
+    let tenths = |unit: u128| (u128::from(bytes) * 10 + unit / 2) / unit;
+    let (mut unit, mut name) = (1024, UNITS[0]);
+    for next in &UNITS[1..] {
+        if tenths(unit) < 10_240 {
+            break;
+        }
+        (unit, name) = (unit * 1024, next);
+    }
+    format!("{}.{} {name}", tenths(unit) / 10, tenths(unit) % 10)
 }
 
-/// Whether a terminal would act on it: control characters, and those that turn or hide text.
-fn acts(c: char) -> bool {
+/// `158 B`, `4.1 KiB (4198 bytes)`.
+pub(super) fn exact_size(bytes: u64) -> String {
+    if bytes < 1024 { size(bytes) } else { format!("{} ({bytes} bytes)", size(bytes)) }
+}
+
+/// Whether a character could control a terminal, or reverse or hide text.
+fn is_unsafe(c: char) -> bool {
     match c {
         '\u{ad}'
         | '\u{61c}'
@@ -110,16 +129,16 @@ fn acts(c: char) -> bool {
     }
 }
 
-/// Makes visible what a terminal would act on; line ends and tabs of content stay.
+/// Escapes characters that could control a terminal. Line breaks and tabs are kept in `content`.
 pub(super) fn visible(text: &str, content: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '\n' | '\t' if content => out.push(c),
-            // The other half of a line end.
+            // CRLF becomes LF.
             '\r' if content && chars.peek() == Some(&'\n') => {}
-            c if acts(c) => out.extend(c.escape_unicode()),
+            c if is_unsafe(c) => out.extend(c.escape_unicode()),
             c => out.push(c),
         }
     }
@@ -131,7 +150,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_drive_a_terminal() {
+    fn sizes_have_one_decimal() {
+        let sizes = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (4198, "4.1 KiB"),
+            (1024 * 1024 - 1, "1.0 MiB"),
+            (20_000_000, "19.1 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (bytes, shown) in sizes {
+            assert_eq!(size(bytes), shown);
+        }
+        assert_eq!(exact_size(4198), "4.1 KiB (4198 bytes)");
+    }
+
+    #[test]
+    fn names_cannot_control_a_terminal() {
         assert_eq!(visible("a\u{1b}[31mb", false), "a\\u{1b}[31mb");
         assert_eq!(visible("gpj\u{202e}.exe", false), "gpj\\u{202e}.exe");
         assert_eq!(visible("é 🦀 👩\u{200d}💻", false), "é 🦀 👩\u{200d}💻");
@@ -181,18 +217,18 @@ mod tests {
             "\u{ad}a",
         ] {
             let shown = visible(name, false);
-            assert!(!shown.chars().any(acts) && shown != name, "{name:?}: {shown:?}");
+            assert!(!shown.chars().any(is_unsafe) && shown != name, "{name:?}: {shown:?}");
             let json = to_json(&name).unwrap();
-            assert!(!json.chars().any(acts), "{name:?}: {json}");
+            assert!(!json.chars().any(is_unsafe), "{name:?}: {json}");
             assert_eq!(serde_json::from_str::<String>(&json).unwrap(), name);
         }
     }
 
     #[test]
-    fn json_cannot_drive_a_terminal_and_means_the_same() {
+    fn json_cannot_control_a_terminal_and_decodes_to_the_same() {
         let text = "a\u{9b}31m\u{202e}\u{200b}\u{e0041}\n\"é🦀";
         let json = to_json(&text).unwrap();
-        assert!(!json.chars().any(acts), "{json}");
+        assert!(!json.chars().any(is_unsafe), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
     }
 }
