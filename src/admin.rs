@@ -1,7 +1,15 @@
-//! What administrators do with libraries: plan, publish, roll back, verify, prune.
+//! Administration of skill libraries: plan, publish, roll back, verify, repair and prune.
 //!
-//! A library is plain or published. A published one changes by releases: blobs and a record are uploaded, then one
-//! compare-and-swap of the index makes the release visible. See docs/design/publishing.md.
+//! [`LibraryAdmin`] is the entry point; [`SkillFs::library`](crate::SkillFs::library) creates one.
+//!
+//! A library is either *plain* or *published*. Readers of a plain library see the objects under its prefix. Readers of
+//! a published library see exactly the files that its index lists. It changes by releases: a push uploads the content
+//! (blobs) and a record of the release, and then replaces the index with one conditional write. That write is the
+//! commit: readers see all of a release or nothing of it. Afterwards the files are copied to the prefix of the library
+//! (the *mirror*), for other tools. A change that another tool makes to the mirror is *drift*: readers do not see it
+//! until it is published.
+//!
+//! `docs/design/publishing.md` explains the protocol.
 
 mod collection;
 mod compare;

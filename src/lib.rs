@@ -1,19 +1,20 @@
 //! An S3-backed virtual filesystem and skill library for AI agents.
 //!
-//! Each agent session of a multi-tenant product sees up to three directories in one bucket:
+//! skillfs serves many tenants from one bucket. Each agent session sees up to three directories, and nothing else of
+//! the bucket:
 //!
-//! | mount | objects | access | there when the session has |
+//! | mount | objects | access | requires |
 //! |---|---|---|---|
 //! | `/workspace` | `threads/{thread_id}/` | read and write | a thread |
-//! | `/ticket` | `tickets/{ticket_id}/` | read; write when granted | a ticket |
+//! | `/ticket` | `tickets/{ticket_id}/` | read; write if granted | a ticket |
 //! | `/skills` | `{user_id}/skills/`, then `shared/{library_id}/skills/` | read | a user or libraries |
 //!
-//! It lists, reads, writes and searches them, and nothing else of the bucket. On top stands a skill library: it
-//! discovers skills, puts the right few words of each into the prompt, and loads the rest on demand.
+//! A session lists, reads, writes and searches files. Below `/skills` it also discovers skills, renders a catalog of
+//! them for the system prompt, and loads a skill on demand. Administrators publish skills with the [`admin`] module.
 //!
-//! # The smallest example
+//! # Example
 //!
-//! On an embedded store, which speaks the real S3 protocol inside the process:
+//! This uses an embedded store, which implements the S3 protocol in process:
 //!
 //! ```
 //! # #[cfg(feature = "embedded")]
@@ -21,36 +22,39 @@
 //! use skillfs::embedded::Embedded;
 //! use skillfs::{Session, Settings, SkillFs, ThreadId, UserId};
 //!
-//! // Once a process. On S3: `SkillFs::connect(&Settings::new("my-bucket")).await?`.
+//! // Once per process. On S3: `SkillFs::connect(&Settings::new("my-bucket")).await?`.
 //! let store = Embedded::in_memory()?;
 //! store.create_bucket("my-bucket").await?;
 //! let fs = SkillFs::embedded(&store, &Settings::new("my-bucket")).await?;
-//! let skill = "---\nname: sale\ndescription: Drafts deeds of sale.\n---\n# Steps\n";
-//! store.put("my-bucket", "ana/skills/deeds/sale/SKILL.md", skill).await?;
+//! let skill = "---\nname: sale\ndescription: Drafts sale contracts.\n---\n# Steps\n";
+//! store.put("my-bucket", "ana/skills/contracts/sale/SKILL.md", skill).await?;
 //! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;
 //!
-//! // Once a request: no I/O, some microseconds.
-//! let session = Session::new().user(UserId::parse("ana")?).thread(ThreadId::parse("t-42")?);
-//! let backend = fs.session(&session);
+//! // Once per agent session. No I/O.
+//! let backend = fs.session(&Session {
+//!     user: Some(UserId::parse("ana")?),
+//!     thread: Some(ThreadId::parse("t-42")?),
+//!     ..Session::default()
+//! });
 //!
-//! let skills = backend.ls("/skills/deeds").await?;
-//! assert_eq!(skills.entries[0].path.as_str(), "/skills/deeds/sale");
-//! assert!(backend.exists("/skills/deeds/sale/SKILL.md").await?);
-//! // `.md` may be left out, and a relative path starts at `/workspace`.
+//! let skills = backend.ls("/skills/contracts").await?;
+//! assert_eq!(skills.entries[0].path.as_str(), "/skills/contracts/sale");
+//! assert!(backend.exists("/skills/contracts/sale/SKILL.md").await?);
+//! // A relative path starts at `/workspace`, and `.md` may be omitted.
 //! assert_eq!(backend.read("notes").await?.content, "# Notes\n");
 //!
-//! // What the model is told, and what it gets when it chooses.
-//! assert_eq!(backend.load_all_skills_formatted(None).await?, "## deeds\n\n- `deeds/sale`: Drafts deeds of sale.\n");
+//! // The catalog for the system prompt, and the instructions of the skill that the model chooses.
+//! assert_eq!(backend.load_all_skills_formatted(None).await?, "## contracts\n\n- `contracts/sale`: Drafts sale contracts.\n");
 //! assert_eq!(backend.load_skill("sale").await?.body, "# Steps\n");
 //!
-//! // The workspace is as on a disk, for several agents at once.
+//! // The workspace is writable, also for several agents concurrently.
 //! backend.edit("notes.md", "# Notes", "# My notes").await?;
 //! backend.append("notes.md", "- buy bread\n").await?;
 //! let found = backend.grep(&skillfs::Grep::new("bread")).await?;
 //! assert_eq!((found.lines[0].path.as_str(), found.lines[0].line), ("/workspace/notes.md", 2));
 //! assert_eq!(backend.write("/skills/x", "").await.unwrap_err().kind(), skillfs::ErrorKind::ReadOnly);
 //!
-//! // What belongs to others cannot even be said.
+//! // No path leads to another tenant.
 //! let refused = backend.read("/skills/../../bruno/skills/x").await.unwrap_err();
 //! assert_eq!(refused.kind(), skillfs::ErrorKind::InvalidPath);
 //! # Ok(())
@@ -61,44 +65,48 @@
 //!
 //! # Concepts
 //!
-//! - [`SkillFs`] is one bucket: the client, its connections, its limits. A process shares one.
-//! - [`S3Backend`] is one session on it. It is made from a [`Session`]: a user, a thread, a ticket.
-//! - [`VirtualPath`] is what a session can name. Operations take text and parse it, or take a path
-//!   that is parsed already.
-//! - [`ObjectKey`] is what S3 can name. Only a session's mounts make one, from a parsed path; a key
-//!   that was listed comes back as a path or as nothing.
-//! - [`SkillLibrary`] is what [`S3Backend::skills`] finds: a catalogue for the prompt, and names to load
-//!   more by. [`S3Backend::load_skill`] gives one skill's instructions, [`S3Backend::skill_resources`]
-//!   what else is in it.
-//! - [`Error`] has a stable [`kind`](Error::kind) to branch on, a message that names the path, and a
-//!   hint that says what to do next. Language models read them too.
+//! - [`SkillFs`] is the handle for one bucket: client, connections, limits and cache. Create one per process.
+//! - [`S3Backend`] is one session. [`SkillFs::session`] creates it from a [`Session`]: a user, a thread, a ticket, shared
+//!   libraries and grants.
+//! - [`VirtualPath`] is a parsed path of a session. Operations accept text, which they parse, or a parsed path.
+//! - [`ObjectKey`] is the key of an S3 object. Only the mounts of a session create keys, from parsed paths, so a path
+//!   cannot escape its mount.
+//! - [`SkillLibrary`] is the result of [`S3Backend::skills`]: the skills of a session, with a catalog for the prompt.
+//!   [`S3Backend::load_skill`] returns the instructions of one skill, and [`S3Backend::skill_resources`] lists its other
+//!   files.
+//! - [`admin::LibraryAdmin`] publishes, compares, verifies and repairs one skill library.
+//! - [`Error`] has a stable [`kind`](Error::kind) to match on, a message that names the path, and a hint that says what
+//!   to do next. Messages and hints are also written for language models.
 //!
-//! Every operation states its cost in requests, and [`SkillFs::requests`] counts what was sent.
+//! The documentation of every operation states its cost in requests. [`SkillFs::requests`] counts the requests that were
+//! sent.
 //!
-//! # Many writers
+//! # Concurrent writers
 //!
-//! [`S3Backend::edit`] and [`S3Backend::append`] never lose another writer's change: they are made again in
-//! what others wrote. When the answer to a write is lost, its id in the object's metadata tells whether it took
-//! effect; where nothing tells, the error is a conflict and [`Error::may_have_taken_effect`] is true. A change is
-//! never applied twice.
+//! [`S3Backend::edit`] and [`S3Backend::append`] keep the changes of other writers: they are applied to the newest
+//! version of the file. If the response to a write is lost, the write ID in the object's metadata shows whether it took
+//! effect. If this cannot be determined, the error is a conflict and [`Error::may_have_taken_effect`] returns true. A
+//! change is never applied twice.
 //!
 //! # Limits
 //!
-//! Text is read whole up to [`Settings::max_read_bytes`]; of larger files
-//! [`S3Backend::read_window`] reads lines and [`S3Backend::read_bytes`] ranges. Names have up to 255
-//! bytes, keys up to 1,024.
+//! [`S3Backend::read`] returns text files of up to [`Settings::max_read_bytes`]. For larger files,
+//! [`S3Backend::read_window`] reads lines and [`S3Backend::read_bytes`] reads byte ranges. File names have up to 255
+//! bytes, and keys up to 1,024.
 //!
 //! # Features
 //!
-//! - `cli` (default): the `skillfs` program; includes `embedded` and `import`.
-//! - `embedded`: the store in this process, in the module [`embedded`].
-//! - `import`: archives and git repositories as sources of skills, imports and exports, in the module [`source`].
-//!   Without it, [`source`] reads and writes folders.
-//! - `sso`: credentials of `aws sso login`.
+//! All features are off by default. The `skillfs` program is a separate package, `skillfs-cli`.
 //!
-//! A library user writes `default-features = false`, and compiles neither a command line nor a server.
+//! - `embedded`: an S3 server in process, in memory or in one local file; see the [`embedded`] module.
+//! - `import`: archives and git repositories as sources of skills, imports and exports; see the [`source`] module.
+//!   Without it, [`source`] reads and writes folders.
+//! - `sso`: credentials from `aws sso login`.
 
-#![cfg_attr(not(feature = "embedded"), allow(rustdoc::broken_intra_doc_links))]
+#![cfg_attr(
+    not(feature = "embedded"),
+    allow(rustdoc::broken_intra_doc_links, reason = "the docs link to the module `embedded`")
+)]
 
 mod options;
 

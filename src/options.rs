@@ -1,11 +1,11 @@
-//! How public options are constructed.
+//! The pattern of all public options types.
 //!
-//! Every options type is `#[non_exhaustive]`, so that a new field is never a breaking change. It starts from `new` or
-//! `Default`, its fields are public, and each field has a setter of the same name that returns the options, for
-//! chaining. Results are `#[non_exhaustive]`, too, and are read by their fields.
+//! An options type is `#[non_exhaustive]`, so that a new field is not a breaking change. Callers start from `new` or
+//! `Default`. The fields are public, and each has a setter of the same name for chaining. Result types are
+//! `#[non_exhaustive]` as well, with public fields.
 
-/// Declares setters: `name: T` takes a `T`, `name: into T` anything that converts into it, and `some` before either
-/// sets an `Option`.
+/// Declares setters: `name: T` accepts a `T`, and `name: into T` anything that converts into a `T`. With `some` before
+/// either, the field is an `Option`.
 macro_rules! setters {
     () => {};
     ($name:ident: some into $type:ty; $($rest:tt)*) => {

@@ -1,4 +1,4 @@
-//! What is there: libraries, their skills and sizes; and what is read from them.
+//! Lists libraries and their skills, counts them, and reads skills with all their files.
 
 use std::collections::BTreeMap;
 
@@ -13,43 +13,43 @@ use crate::mount::{Identity, Mounts, Session};
 use crate::path::{SkillPath, VirtualPath, is_within};
 use crate::source::{SkillFiles, SourceFile};
 
-/// A skill of a library.
+/// A skill of a library, as [`LibraryAdmin::list`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ListedSkill {
-    /// Its path below `/skills`.
+    /// The path below `/skills`.
     pub path: SkillPath,
-    /// How many files it has.
+    /// The number of files.
     pub files: u64,
-    /// Their bytes.
+    /// The total size of the files in bytes.
     pub bytes: u64,
-    /// The release that changed it last; `None` in a plain library.
+    /// The release that last changed the skill; `None` in a plain library.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<u64>,
-    /// The release that it is pinned to.
+    /// The release that the skill is pinned to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pinned: Option<u64>,
 }
 
-/// What a library contains.
+/// Counts and sizes of a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LibraryStats {
-    /// Plain or published.
+    /// Empty, plain or published.
     pub kind: LibraryKind,
-    /// How many skills it has.
+    /// The number of skills.
     pub skills: u64,
-    /// How many files they have.
+    /// The number of files in skills.
     pub files: u64,
-    /// Their bytes.
+    /// The total size of these files in bytes.
     pub bytes: u64,
-    /// The number of the last release; 0 when there is none.
+    /// The number of the newest release; 0 if there is none.
     pub release: u64,
-    /// How many releases can be rolled back to.
+    /// The number of listed releases, which can be rolled back to.
     pub releases: u64,
-    /// Contents that are kept for them.
+    /// The number of blobs that are stored for the releases.
     pub blobs: u64,
-    /// Their bytes.
+    /// The total size of the blobs in bytes.
     pub blob_bytes: u64,
 }
 
@@ -57,17 +57,17 @@ pub struct LibraryStats {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Libraries {
-    /// Users, sorted. Whether they have skills, only a look at each tells.
+    /// Users, sorted. A user may have no skills.
     pub users: Vec<UserId>,
     /// Shared libraries, sorted.
     pub shared: Vec<LibraryId>,
 }
 
 impl SkillFs {
-    /// The users and the shared libraries of the bucket, by the prefixes that it has.
+    /// Lists the users and the shared libraries of the bucket, from its prefixes. Costs two listings.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// Errors of the storage.
     pub async fn libraries(&self) -> Result<Libraries> {
         let backend = self.own_session(&Session::default());
         let users = backend.prefixes(&Mounts::of_all(Identity::User)).await?;
@@ -80,19 +80,18 @@ impl SkillFs {
 }
 
 impl LibraryAdmin {
-    /// The skills of the library, sorted by path. Costs one request for a published library, and a listing for a
-    /// plain one.
+    /// Lists the skills of the library, sorted by path. Costs one request, plus a listing for a plain library.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// Errors of the storage.
     pub async fn list(&self) -> Result<Vec<ListedSkill>> {
         Ok(skills(&self.load().await?))
     }
 
-    /// Counts and sizes. Costs what [`LibraryAdmin::list`] does, plus a listing of the blobs of its releases.
+    /// Counts skills, files, releases and bytes. Costs the same as [`LibraryAdmin::list`], plus a listing of the blobs.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// Errors of the storage.
     pub async fn stats(&self) -> Result<LibraryStats> {
         let state = self.load().await?;
         let skills = skills(&state);
@@ -113,13 +112,15 @@ impl LibraryAdmin {
         })
     }
 
-    /// Reads skills with all their files, as they are at one moment; then, for each category that has a description,
-    /// an item with that one file. `category` selects a part of the library; empty is all of it.
+    /// Reads skills with all their files, from one release of a published library.
     ///
-    /// Costs one request for the index, or a listing, and one for each file.
+    /// `category` selects a part of the library; an empty string selects everything. Each category description is
+    /// returned as an item with only that file.
+    ///
+    /// Costs one request for the index, or a listing, and one request for each file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when there are no skills; those of the storage.
+    /// [`ErrorKind::NotFound`] if there are no skills; errors of the storage.
     pub async fn read(&self, category: &str) -> Result<Vec<SkillFiles>> {
         let backend = self.backend.pinned().await?;
         let union = backend.union_all().await?;
@@ -144,7 +145,7 @@ impl LibraryAdmin {
                 let bytes = backend.read_bytes(&location, ..).await?.bytes;
                 Ok(SourceFile::from_bytes(*name, bytes))
             });
-            let files = at_once(READS_AT_ONCE, reads.collect()).await?;
+            let files = run_concurrently(MAX_READS, reads.collect()).await?;
             done += files.len() as u64;
             all.push(SkillFiles::new(path, files)?);
             self.progress.report(PushProgress { phase: "reading", files: (done, total), bytes: (0, 0) });

@@ -1,4 +1,5 @@
-//! What it takes to get from one tree to another. Pure: trees, pins and options in, rows and changes out.
+//! Compares a library with the files that a change would leave. No I/O: trees, pins and options in, rows and changes
+//! out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,40 +11,40 @@ use crate::error::{Error, ErrorKind, Hint, Result, shorten};
 use crate::index::Digest;
 use crate::path::{is_within, parents};
 
-/// What happens to a skill.
+/// What a change does to a skill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Action {
-    /// It is new.
+    /// It does not exist yet.
     Create,
-    /// It differs.
+    /// It exists and differs.
     Update,
     /// It is deleted.
     Delete,
-    /// It is the same already.
+    /// It is already up to date.
     Unchanged,
-    /// It is pinned to a release, and stays as it is.
+    /// It is pinned to a release and stays unchanged.
     Pinned,
-    /// It is not published, for a reason.
+    /// It is not published; [`PlannedSkill::why`] has the reason.
     Refused,
 }
 
-/// What happens to a file.
+/// What a change does to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum FileAction {
-    /// It is new.
+    /// It does not exist yet.
     Add,
-    /// It differs.
+    /// It exists and differs.
     Change,
     /// It is removed.
     Remove,
 }
 
 impl FileAction {
-    /// What was done to the file, in one word: `added`, `changed` or `removed`.
+    /// The past participle: `added`, `changed` or `removed`.
     #[must_use]
     pub fn done(self) -> &'static str {
         match self {
@@ -54,72 +55,73 @@ impl FileAction {
     }
 }
 
-/// What happens to one file.
+/// A planned change to a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FileChange {
-    /// Its path below the skill's directory; of a file outside skills, below `/skills`.
+    /// The path below the skill's directory, or below `/skills` for a file outside of skills.
     pub name: String,
-    /// What happens to it.
+    /// What the change does.
     pub change: FileAction,
-    /// Its size: the new one, or that of what is removed.
+    /// The new size in bytes, or the size of a removed file.
     pub size: u64,
 }
 
-/// What happens to one skill.
+/// A planned change to a skill.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct PlannedSkill {
-    /// Its path below `/skills`.
+    /// The path below `/skills`.
     pub path: String,
-    /// What happens to it.
+    /// What the change does.
     pub action: Action,
     /// The files that change.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileChange>,
-    /// Why, where that is not obvious.
+    /// The reason, for refused and pinned skills.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// What to do about it, if that is known.
+    /// What to do about it, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<Hint>,
 }
 
-/// What a plain library contains when it is published for the first time.
+/// The content of a plain library that becomes part of a release unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Adopted {
-    /// Skills that stay as they are.
+    /// The number of skills.
     pub skills: u64,
-    /// Their files, and those outside skills.
+    /// The number of files, in and outside of skills.
     pub files: u64,
-    /// Bytes that are read to publish them.
+    /// The total size of the files in bytes. They are read to publish them.
     pub bytes: u64,
-    /// Folder markers and keys that no path can name: these are not adopted.
+    /// The number of folder markers and of keys without a valid path. They are not adopted.
     pub left_out: u64,
 }
 
-/// One file that changes.
+/// A file that changes.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
-    /// Below the library.
+    /// The path below the library.
     pub(super) path: String,
-    /// The version that is there: a digest, or the ETag of a plain library's key.
+    /// The current version: a digest, or the ETag of a plain library's key.
     pub(super) before: Option<String>,
     pub(super) after: Option<NewFile>,
 }
 
 impl Change {
-    pub(super) fn is(&self, other: &Self) -> bool {
+    /// Whether both change the same version of a file to the same content.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
         let after = |change: &Self| change.after.as_ref().map(|file| file.sha256);
         self.path == other.path && self.before == other.before && after(self) == after(other)
     }
 }
 
-/// What is stored at some paths, by its digest; `None` for content that is damaged or lost.
+/// The digests of stored files by path; `None` for content that is damaged or lost.
 pub(super) type Digests = BTreeMap<String, Option<Digest>>;
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Default)]
 pub(super) struct Compared {
     pub(super) skills: Vec<PlannedSkill>,
@@ -130,13 +132,13 @@ pub(super) struct Compared {
 /// A library before a change.
 pub(super) struct LibraryBefore<'a> {
     pub(super) tree: &'a Union,
-    /// Skills that stay as they are, with their release.
+    /// Pinned skills, with their release.
     pub(super) pins: BTreeMap<String, u64>,
-    /// What is stored, where the tree does not tell.
+    /// Digests that were read because the tree does not have them.
     pub(super) digests: Digests,
 }
 
-/// Compares a library with what is to be put into it.
+/// Compares a library with the skills of a push.
 pub(super) fn compare(
     before: &LibraryBefore<'_>,
     new: &NewLibrary,
@@ -184,7 +186,7 @@ pub(super) fn compare(
     Ok(found)
 }
 
-/// What it takes to have these files and no others. Pinned skills stay as they are.
+/// Compares a library with a complete set of files. Pinned skills stay unchanged.
 pub(super) fn diff(before: &LibraryBefore<'_>, after: &BTreeMap<String, NewFile>) -> Compared {
     let mut found = Compared::default();
     let skills = find_skills(after.keys().map(String::as_str));
@@ -268,7 +270,7 @@ impl LibraryBefore<'_> {
             return PlannedSkill { hint, ..planned(Action::Pinned, Vec::new(), Some(why)) };
         }
         let there = tree.skill(path).is_some();
-        // Files of a skill below it are no loose files: that one is in the way itself.
+        // Files of a nested skill do not count: `refuse_nested` handles that skill.
         let loose =
             tree.files_in(path).filter(|(name, _)| tree.skill_of(&format!("{path}/{name}")).is_none());
         let loose: Vec<_> = loose.map(|(name, _)| format!("`{name}`")).take(3).collect();
@@ -313,7 +315,7 @@ impl LibraryBefore<'_> {
     }
 }
 
-/// A skill inside another would be a part of it.
+/// Refuses skills inside of other skills: they would be part of the outer skill.
 fn refuse_nested(tree: &Union, skills: &mut [PlannedSkill]) {
     let coming: BTreeSet<String> = skills
         .iter()
@@ -335,7 +337,7 @@ fn refuse_nested(tree: &Union, skills: &mut [PlannedSkill]) {
     }
 }
 
-/// What a plain library contains that the changes do not replace.
+/// Counts the files of a plain library that the changes do not replace.
 pub(super) fn adopted(tree: &Union, found: &Compared) -> Adopted {
     let changed: BTreeSet<&str> = found.changes.iter().map(|change| change.path.as_str()).collect();
     let kept = || tree.files_in("").filter(|(path, _)| !changed.contains(path));
@@ -350,7 +352,7 @@ pub(super) fn adopted(tree: &Union, found: &Compared) -> Adopted {
     }
 }
 
-/// Every file that is to be there, by its path below the library.
+/// Every new file, by path below the library.
 pub(super) fn paths(new: &NewLibrary) -> impl Iterator<Item = (String, &NewFile)> {
     let of_skills = new.skills.iter().flat_map(|skill| {
         skill.files.iter().map(move |file| (format!("{}/{}", skill.path, file.name), file))

@@ -1,25 +1,25 @@
-//! The mirror of a published library, compared with its newest release: what is up to date, what the mirror still
-//! has to write, and what others have changed (drift).
+//! Compares the mirror of a published library with its newest release: which keys are up to date, which still have to
+//! be written, and which were changed by other tools (drift).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::compare::FileAction;
-use super::library::{LibraryAdmin, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, MAX_READS, run_concurrently};
 use super::new::{NewContent, NewFile};
 use super::protocol::{self, Act, MirrorKey};
 use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, Mirror};
 use crate::store::Meta;
 
-/// A key of the mirror that others have changed.
+/// A key of the mirror that another tool has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Drift {
-    /// Its path below `/skills`.
+    /// The path below `/skills`.
     pub path: String,
-    /// How it differs from the newest release.
+    /// How the key differs from the newest release.
     pub change: FileAction,
 }
 
@@ -34,7 +34,7 @@ impl Drift {
     }
 }
 
-/// What a key contains.
+/// The version of a key that was seen, and its content if that was read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SeenKey {
     pub(super) etag: String,
@@ -48,27 +48,27 @@ impl SeenKey {
     }
 }
 
-/// One key, compared.
+/// The result of comparing one key.
 #[derive(Debug, Clone)]
 pub(super) struct ComparedKey {
     pub(super) act: Act,
-    /// What is there; `None` for nothing.
+    /// `None` if the key does not exist.
     pub(super) seen: Option<SeenKey>,
 }
 
-/// The mirror's record, and what this process has written since.
+/// The record of the mirror, and what this process has written since.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Recorded {
     /// The ETags of the keys that were written, by path.
     pub(super) etags: BTreeMap<String, String>,
-    /// What the mirrored release has at each path, where that is known.
+    /// The content of the mirrored release by path, as far as known.
     pub(super) contents: BTreeMap<String, Digest>,
-    /// Whether the record says that every key of the newest release was written, and nobody else was writing.
+    /// Whether the record says that every key of the newest release was written, and that nobody else was writing.
     pub(super) complete: bool,
 }
 
 impl Recorded {
-    /// What a record says. Contents are those of the release that was mirrored, where that can be read.
+    /// Loads a record, with the contents of the release that was mirrored if that can be read.
     pub(super) async fn of(access: &LibraryAdmin, index: &Index, mirror: Option<&Mirror>) -> Self {
         let Some(mirror) = mirror else { return Self::default() };
         let record;
@@ -88,7 +88,7 @@ impl Recorded {
         }
     }
 
-    /// Decides about a key, by what is there; `named`: a listed release has its content at this path.
+    /// Decides what to do with a key. `named`: a listed release has this content at this path.
     pub(super) fn act(
         &self,
         index: &Index,
@@ -127,7 +127,7 @@ pub(super) async fn compare(
         Ok((path, access.backend.digest_object(key.key()).await?))
     });
     let mut unclear = BTreeMap::new();
-    for (path, found) in at_once(READS_AT_ONCE, reads.collect()).await? {
+    for (path, found) in run_concurrently(MAX_READS, reads.collect()).await? {
         let Some((sha256, meta)) = found else {
             seen.remove(path);
             continue;
@@ -146,7 +146,7 @@ pub(super) async fn compare(
     Ok(compared.collect())
 }
 
-/// Which of these contents a listed release has at their paths.
+/// Returns the paths whose content is that of a listed release at the same path.
 pub(super) async fn named(
     access: &LibraryAdmin,
     index: &Index,
@@ -157,7 +157,7 @@ pub(super) async fn named(
         if unclear.is_empty() {
             break;
         }
-        // One that cannot be read names nothing: what it named is taken for drift, and left alone.
+        // Content that only an unreadable record names counts as drift, which is left unchanged.
         let Ok(record) = access.read_record(note).await else { continue };
         unclear.retain(|path, sha256| {
             let is_named = record.files.get(path).is_some_and(|file| file.sha256 == *sha256);
@@ -170,17 +170,17 @@ pub(super) async fn named(
     named
 }
 
-/// What others have changed.
+/// The keys that other tools have changed.
 pub(super) fn drifted(index: &Index, compared: &BTreeMap<String, ComparedKey>) -> Vec<Drift> {
     let drift = compared.iter().filter(|(_, key)| key.act == Act::Drift);
     drift.map(|(path, key)| Drift::of(index, path, key.seen.as_ref())).collect()
 }
 
-/// What others have changed in the mirror, to be published as it is; `None` for a file that was removed.
+/// The drift of the mirror as files to publish; `None` for a file that was removed.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] while the mirror is not at the newest release: what it has not written yet would be
-/// taken for a change.
+/// [`ErrorKind::Conflict`] while the mirror is not at the newest release: keys that were not written yet would look
+/// like changes.
 pub(super) async fn to_publish(
     access: &LibraryAdmin,
     index: &Index,
@@ -190,7 +190,7 @@ pub(super) async fn to_publish(
         let message = format!("the keys of {} are not at release {} yet", access.library, index.release);
         return Err(Error::new(ErrorKind::Conflict, message).with_hint(Hint::CompleteMirror).lasting());
     };
-    // While others may still be writing, a key that is missing is theirs to write, and nobody's removal.
+    // While another publisher may still be writing, a missing key does not count as removed.
     let compared = compare_recorded(access, index, Some(&mirror)).await?;
     let drift = compared.into_iter().filter(|(_, key)| key.act == Act::Drift);
     let new = |name: String, SeenKey { etag, size, sha256 }| {
@@ -200,12 +200,12 @@ pub(super) async fn to_publish(
 }
 
 impl LibraryAdmin {
-    /// What others have changed in the keys of a published library; nothing for a plain one.
+    /// Lists the keys of a published library that other tools have changed. Empty for a plain library.
     ///
-    /// Costs the index, the record of the mirror, a listing, and one request for each key that differs.
+    /// Costs two requests, a listing, and one request for each key that differs.
     ///
     /// # Errors
-    /// Those of the storage; [`ErrorKind::Corrupt`] when the index is damaged.
+    /// [`ErrorKind::Corrupt`] if the index is damaged; errors of the storage.
     pub async fn drift(&self) -> Result<Vec<Drift>> {
         let index = self.read_index().await?.filter(|found| found.value.is_published());
         let Some(index) = index else { return Ok(Vec::new()) };
@@ -213,10 +213,10 @@ impl LibraryAdmin {
     }
 }
 
-/// The mirror, compared with the newest release.
+/// How the mirror differs from the newest release.
 pub(crate) struct MirrorState {
     pub(crate) drift: Vec<Drift>,
-    /// Keys that are still to be written or deleted.
+    /// The number of keys that still have to be written or deleted.
     pub(crate) behind: u64,
 }
 
@@ -227,7 +227,7 @@ pub(super) async fn compare_mirror(access: &LibraryAdmin, index: &Index) -> Resu
     Ok(MirrorState { drift: drifted(index, &compared), behind })
 }
 
-/// Every key as it is now, compared with what the mirror's record says.
+/// Compares every current key with the record of the mirror.
 async fn compare_recorded(
     access: &LibraryAdmin,
     index: &Index,

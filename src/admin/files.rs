@@ -1,4 +1,4 @@
-//! A library as local files: pulled into a folder, exported as an archive, imported from a source.
+//! Copies between a library and local files: pull to a folder, export to an archive, import from a source.
 
 use std::path::Path;
 
@@ -15,13 +15,13 @@ use crate::options::setters;
 use crate::source::{Existing, FolderWritten, write_folder};
 use crate::source::{Exported, Imported, PROVENANCE_FILE, Provenance, SourceFile, export_file};
 
-/// What of a library is copied to local files, and how.
+/// Options for copying a library to local files.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PullOptions {
-    /// Only the skills of this category. Default: all.
+    /// Copy only the skills in this category. Default: all skills.
     pub category: Option<String>,
-    /// What happens to local files that exist with other content. Default: nothing is written.
+    /// What to do with local files that exist with other content. Default: refuse, without writing anything.
     pub existing: Existing,
 }
 
@@ -33,21 +33,21 @@ impl PullOptions {
 }
 
 impl LibraryAdmin {
-    /// Writes the skills of the library into a local folder. Costs what [`LibraryAdmin::read`] does.
+    /// Writes the skills of the library to a local folder. Costs the same as [`LibraryAdmin::read`].
     ///
     /// # Errors
-    /// Those of [`LibraryAdmin::read`] and of [`write_folder`].
+    /// Errors of [`LibraryAdmin::read`] and [`write_folder`].
     pub async fn pull(&self, folder: impl AsRef<Path>, options: &PullOptions) -> Result<FolderWritten> {
         let skills = self.read(options.category.as_deref().unwrap_or_default()).await?;
         let (folder, existing) = (folder.as_ref().to_owned(), options.existing);
         blocking(move || write_folder(&skills, &folder, existing)).await?
     }
 
-    /// Writes the skills of the library into one archive, `.zip`, `.tar.gz` or `.tgz` by its name. Costs what
-    /// [`LibraryAdmin::read`] does.
+    /// Writes the skills of the library to an archive, whose extension is `.zip`, `.tar.gz` or `.tgz`. Costs the same as
+    /// [`LibraryAdmin::read`].
     ///
     /// # Errors
-    /// Those of [`LibraryAdmin::read`] and of [`export_file`].
+    /// Errors of [`LibraryAdmin::read`] and [`export_file`].
     #[cfg(feature = "import")]
     pub async fn export(&self, file: impl AsRef<Path>, options: &PullOptions) -> Result<Exported> {
         let mut skills = self.read(options.category.as_deref().unwrap_or_default()).await?;
@@ -56,12 +56,12 @@ impl LibraryAdmin {
         blocking(move || export_file(&skills, &file, existing)).await?
     }
 
-    /// Plans the publication of imported skills. A skill that differs only in the time of its import is unchanged.
+    /// Plans a push of imported skills. A skill that differs only in its import time counts as unchanged.
     ///
-    /// Costs what [`LibraryAdmin::plan`] does, and up to two requests for each imported skill that exists.
+    /// Costs the same as [`LibraryAdmin::plan`], plus up to two requests for each imported skill that exists.
     ///
     /// # Errors
-    /// Those of [`LibraryAdmin::plan`].
+    /// Errors of [`LibraryAdmin::plan`].
     #[cfg(feature = "import")]
     pub async fn plan_import(&self, mut imported: Imported, options: &PushOptions) -> Result<Plan> {
         self.keep_provenance(&mut imported).await?;
@@ -75,14 +75,14 @@ impl LibraryAdmin {
     /// Publishes imported skills: [`LibraryAdmin::plan_import`] and [`LibraryAdmin::publish`] in one call.
     ///
     /// # Errors
-    /// Those of both.
+    /// Errors of both.
     #[cfg(feature = "import")]
     pub async fn import(&self, imported: Imported, options: &PushOptions) -> Result<Published> {
         let plan = self.plan_import(imported, options).await?;
         self.publish(&plan).await
     }
 
-    /// Keeps the `.source` of skills that are the same except for the time of their import.
+    /// Keeps the stored `.source` of skills that differ only in their import time.
     #[cfg(feature = "import")]
     async fn keep_provenance(&self, imported: &mut Imported) -> Result<()> {
         let backend = self.backend.pinned().await?;
@@ -92,9 +92,9 @@ impl LibraryAdmin {
                 continue;
             }
             let stored = backend.read_bytes(&path, ..).await?.bytes;
-            let is_same = Provenance::parse(&stored).is_ok_and(|known| {
+            let is_same = Provenance::parse(&stored).is_ok_and(|stored| {
                 let installed_at = skill.provenance.installed_at.clone();
-                Provenance { installed_at, ..known } == skill.provenance
+                Provenance { installed_at, ..stored } == skill.provenance
             });
             let file = skill.skill.files.iter_mut().find(|file| file.name == PROVENANCE_FILE);
             if let Some(file) = file.filter(|_| is_same) {

@@ -1,4 +1,4 @@
-//! Releases: what was published when, and by whom.
+//! The release history of a library.
 
 use std::time::SystemTime;
 
@@ -8,26 +8,26 @@ use super::library::LibraryAdmin;
 use crate::error::Result;
 use crate::index::{Index, ReleaseNote, time_at};
 
-/// A release, in short.
+/// A release of a library, as [`LibraryAdmin::releases`] returns it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Release {
-    /// Its number: the first one is 1.
+    /// The number of the release, starting at 1.
     pub release: u64,
-    /// When it was made.
+    /// When it was published.
     #[serde(serialize_with = "crate::entry::rfc3339")]
     pub at: Option<SystemTime>,
-    /// Who made it.
+    /// Who published it.
     pub by: String,
-    /// Where it came from.
+    /// The origin of its skills.
     pub source: String,
-    /// How many skills were new in it.
+    /// The number of skills that it created.
     pub created: u64,
-    /// How many it changed.
+    /// The number of skills that it updated.
     pub updated: u64,
-    /// How many it deleted.
+    /// The number of skills that it deleted.
     pub deleted: u64,
-    /// Whether it is what readers see.
+    /// Whether it is the release that readers see.
     pub current: bool,
     /// Skills that are pinned to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -52,10 +52,10 @@ impl Release {
 }
 
 impl LibraryAdmin {
-    /// The releases of a library that can be rolled back to, the newest first. One request.
+    /// Lists the releases that can be rolled back to, newest first. Costs one request.
     ///
     /// # Errors
-    /// Those of the storage.
+    /// Errors of the storage.
     pub async fn releases(&self) -> Result<Vec<Release>> {
         let Some(found) = self.read_index().await? else { return Ok(Vec::new()) };
         Ok(found.value.releases.iter().rev().map(|note| Release::of(note, &found.value)).collect())

@@ -1,4 +1,4 @@
-//! A library as an administrator sees it: its index, its keys, and the documents next to it.
+//! [`LibraryAdmin`], and how it loads the state of a library: its index, its keys, and its other documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::index::{Index, Mirror, ReleaseId, ReleaseNote, Unreadable};
 use crate::mount::{Library, WritableKey};
 use crate::store::{Condition, Listed, Meta};
 
-/// Objects that are read or deleted at once.
-pub(super) const READS_AT_ONCE: usize = 32;
+/// The maximum number of objects that are read or deleted concurrently.
+pub(super) const MAX_READS: usize = 32;
 
-/// An object that was read, and the version that it had.
+/// A decoded object with the version that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Versioned<T> {
     pub(super) value: T,
     pub(super) etag: String,
-    /// When it was written, by S3's clock.
+    /// When it was written, according to S3.
     pub(super) modified: Option<SystemTime>,
 }
 
@@ -31,11 +31,11 @@ pub(super) struct Versioned<T> {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum LibraryKind {
-    /// Nothing is there.
+    /// It has no index and no objects.
     Empty,
-    /// It is whatever is stored under its prefix.
+    /// Readers see the objects under its prefix.
     Plain,
-    /// It is what its index says.
+    /// Readers see exactly the files that its index lists.
     Published,
 }
 
@@ -51,17 +51,17 @@ impl LibraryKind {
     }
 }
 
-/// What a library contains, and how.
+/// The state of a library.
 #[derive(Debug, Clone)]
 pub(super) struct LibraryState {
     pub(super) kind: LibraryKind,
     pub(super) index: Option<Versioned<Arc<Index>>>,
-    /// Its tree. That of a published library has digests, that of a plain one ETags.
+    /// Its files. They have digests in a published library, and ETags in a plain one.
     pub(super) tree: Arc<Union>,
 }
 
 impl LibraryState {
-    /// The index, of a library of any kind.
+    /// The index, if there is one. A plain library has one if it was published before.
     pub(super) fn index(&self) -> Option<&Index> {
         self.index.as_ref().map(|found| &*found.value)
     }
@@ -69,31 +69,35 @@ impl LibraryState {
     /// The index of a published library.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a plain one, [`ErrorKind::NotFound`] for one that is empty.
+    /// [`ErrorKind::InvalidInput`] if the library is plain, [`ErrorKind::NotFound`] if it is empty.
     pub(super) fn published(&self, library: &Library) -> Result<&Index> {
         match (self.kind, self.index()) {
             (LibraryKind::Published, Some(index)) => Ok(index),
-            (LibraryKind::Empty, _) => Err(nothing_there(library)),
+            (LibraryKind::Empty, _) => Err(empty_library(library)),
             _ => Err(Error::new(ErrorKind::InvalidInput, format!("{library} is plain and has no releases"))
                 .with_hint(Hint::PublishLibrary)),
         }
     }
 }
 
-pub(super) fn nothing_there(library: &Library) -> Error {
+pub(super) fn empty_library(library: &Library) -> Error {
     Error::new(ErrorKind::NotFound, format!("{library} is empty"))
         .with_hint("check the name, or push skills to it first")
 }
 
-/// One library, for its administrators: publishes, compares, verifies, repairs and reads it.
+/// A handle for administering one library: publish, compare, verify, repair and read it.
 ///
-/// Created by [`SkillFs::library`]. It uses the credentials of the process, never a session role, and always sees
-/// the current state. Cloning it is cheap.
+/// [`SkillFs::library`] creates one. It uses the credentials of the process, never a session role, and bypasses the
+/// cache. Cloning is cheap.
 ///
-/// A change is planned, then published: [`plan`](Self::plan) compares and changes nothing, and
-/// [`publish`](Self::publish) does what the plan says. [`push`](Self::push), [`rollback`](Self::rollback),
-/// [`pin`](Self::pin), [`unpin`](Self::unpin), [`remove`](Self::remove) and [`index`](Self::index) do both in one
-/// call.
+/// A change has two steps: [`plan`](Self::plan) compares and changes nothing, and [`publish`](Self::publish) applies
+/// the plan. [`push`](Self::push), [`rollback`](Self::rollback), [`pin`](Self::pin), [`unpin`](Self::unpin),
+/// [`remove`](Self::remove) and [`index`](Self::index) do both in one call.
+///
+/// Every write is conditional on the version that was planned on, so concurrent administrators do not overwrite each
+/// other's changes. The server must support conditional writes.
+///
+/// # Examples
 ///
 /// ```
 /// # #[cfg(feature = "embedded")]
@@ -125,7 +129,7 @@ pub struct LibraryAdmin {
 }
 
 impl SkillFs {
-    /// A library for its administrators. No I/O.
+    /// Returns a handle for administering a library. No I/O.
     #[must_use]
     pub fn library(&self, library: &Library) -> LibraryAdmin {
         LibraryAdmin::new(self.own_session(&library.session()).fresh(), library)
@@ -137,13 +141,13 @@ impl LibraryAdmin {
         Self { backend, library: library.clone(), progress: Progress::default() }
     }
 
-    /// Reports the progress of long operations to a callback.
+    /// Calls `report` with the progress of long operations.
     #[must_use]
     pub fn on_progress(self, report: impl Fn(PushProgress) + Send + Sync + 'static) -> Self {
         Self { progress: Progress::new(report), ..self }
     }
 
-    /// Which library this is.
+    /// The library that this handle administers.
     #[must_use]
     pub fn id(&self) -> &Library {
         &self.library
@@ -159,7 +163,7 @@ impl LibraryAdmin {
 }
 
 impl LibraryAdmin {
-    /// What the library contains. One request for a published library; a listing, too, for any other.
+    /// Loads the state of the library. Costs one request for a published library, plus a listing for any other.
     pub(super) async fn load(&self) -> Result<LibraryState> {
         let index = self.read_index().await?;
         if let Some(found) = index.as_ref().filter(|found| found.value.is_published()) {
@@ -172,7 +176,7 @@ impl LibraryAdmin {
         Ok(LibraryState { kind, index, tree })
     }
 
-    /// The index as it is now; `None` when there is none.
+    /// Reads the current index; `None` if it does not exist.
     pub(super) async fn read_index(&self) -> Result<Option<Versioned<Arc<Index>>>> {
         let (key, library) = (self.library.index(), &self.library);
         let read = self.read_document(&key, "read the index of", Index::decode).await?;
@@ -181,8 +185,8 @@ impl LibraryAdmin {
         self.versioned(Arc::new(value), meta).map(Some)
     }
 
-    /// What the mirror was when it was last completed. One that cannot be read is as good as none: it is made again
-    /// from what the keys contain.
+    /// Reads the record of the mirror. The inner value is `None` if the record is damaged: it is then rebuilt from the
+    /// content of the keys.
     pub(super) async fn read_mirror(&self) -> Result<Option<Versioned<Option<Mirror>>>> {
         let (key, library) = (self.library.mirror(), &self.library);
         let read = self.read_document(&key, "read the mirror of", Mirror::decode).await?;
@@ -198,7 +202,7 @@ impl LibraryAdmin {
         self.versioned(value, meta).map(Some)
     }
 
-    /// The record of a release: the index that it committed.
+    /// Reads the record of a release: the index that it committed.
     pub(super) async fn read_record(&self, note: &ReleaseNote) -> Result<Index> {
         let lost = |what: &dyn std::fmt::Display| {
             let message = format!("the record of release {} of {} {what}", note.number, self.library);
@@ -229,7 +233,7 @@ impl LibraryAdmin {
         Ok(Versioned { value, etag, modified: meta.modified })
     }
 
-    /// The tree of the library's own keys, whatever its index says.
+    /// The tree of the keys under the library's prefix, regardless of its index.
     async fn plain_tree(&self) -> Result<Union> {
         let skills = self.library.skills();
         let objects = self.backend.objects(skills.prefix()).await;
@@ -238,7 +242,7 @@ impl LibraryAdmin {
         Ok(Union::single(View::plain(&skills, listed)))
     }
 
-    /// The keys of the library that a path can name, without folder markers.
+    /// The keys under the library's prefix that have a valid path, without folder markers.
     pub(super) async fn mirrored_keys(&self) -> Result<BTreeMap<String, Meta>> {
         let tree = self.plain_tree().await?;
         Ok(tree.files_in("").map(|(path, file)| (path.to_owned(), file.meta.clone())).collect())
@@ -249,32 +253,36 @@ impl LibraryAdmin {
         Ok(self.backend.objects(&self.library.blobs()).await?.into_iter().map(|(key, _)| key).collect())
     }
 
-    /// An id that nobody else has.
+    /// A new unique ID.
     pub(super) fn fresh_id(&self) -> Result<ReleaseId> {
         let internal = |e: String| Error::new(ErrorKind::Internal, e);
         ReleaseId::parse(self.backend.store().fresh_id()?).map_err(internal)
     }
 }
 
-pub(super) fn only_over(seen: Option<&str>) -> Condition {
+/// The condition that an object is unchanged: it still has this ETag, or still does not exist.
+pub(super) fn if_unchanged(seen: Option<&str>) -> Condition {
     match seen {
         Some(etag) => Condition::Version { etag: etag.to_owned(), known: None },
         None => Condition::Absent,
     }
 }
 
-/// Runs what takes a while on a thread that may block.
+/// Runs CPU-bound or blocking work on a separate thread.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     let failed = |e| Error::new(ErrorKind::Internal, "a background task was interrupted").with_source(e);
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-/// Runs all of these, at most so many at once. What came of them is in their order; the first failure ends it.
-pub(super) async fn at_once<T>(most: usize, work: Vec<impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+/// Runs futures concurrently, at most `limit` of them. Returns the results in order, or the first error.
+pub(super) async fn run_concurrently<T>(
+    limit: usize,
+    work: Vec<impl Future<Output = Result<T>>>,
+) -> Result<Vec<T>> {
     let numbered = work.into_iter().enumerate();
     let numbered: Vec<_> =
         numbered.map(|(at, work)| async move { Ok::<_, Error>((at, work.await?)) }).collect();
-    let mut done: Vec<_> = stream::iter(numbered).buffer_unordered(most).try_collect().await?;
+    let mut done: Vec<_> = stream::iter(numbered).buffer_unordered(limit).try_collect().await?;
     done.sort_by_key(|(at, _)| *at);
     Ok(done.into_iter().map(|(_, done)| done).collect())
 }

@@ -1,4 +1,4 @@
-//! Publishing the same skills to many users.
+//! Publishes the same skills to many users.
 
 use std::sync::Arc;
 
@@ -13,21 +13,23 @@ use crate::error::Result;
 use crate::id::UserId;
 use crate::mount::Library;
 
-/// Users that are published to concurrently.
-const AT_ONCE: usize = 8;
+/// The maximum number of users that are published to concurrently.
+const MAX_USERS: usize = 8;
 
-/// The plan for one user's library, and what was published.
+/// The plan for one user's library, and its result.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Pushed {
     /// The plan.
     pub plan: Plan,
-    /// What was published.
+    /// The result of publishing it.
     pub published: Published,
 }
 
 impl SkillFs {
-    /// Plans a push to the library of each user; eight at a time, in the order of the users.
+    /// Plans a push of the same skills to each user's library.
+    ///
+    /// Up to eight plans run concurrently. The results are in the order of `users`.
     pub fn plan_for_users<'a>(
         &'a self,
         users: &'a [UserId],
@@ -40,13 +42,14 @@ impl SkillFs {
             let (new, options) = (new.clone(), options.clone());
             async move { (user, library.plan(new, &options).await) }
         };
-        stream::iter(users).map(plan).buffered(AT_ONCE).boxed()
+        stream::iter(users).map(plan).buffered(MAX_USERS).boxed()
     }
 
-    /// Publishes the same skills to the library of each user; eight at a time, in the order of the users.
+    /// Publishes the same skills to each user's library.
     ///
-    /// One that fails does not stop the others. When it is repeated, users that have everything cost two requests
-    /// each. The first user is published to alone; large files are then copied from that library on the server.
+    /// Up to eight pushes run concurrently, after the first one: large files are copied from the first user's library
+    /// on the server. The results are in the order of `users`. A push that fails does not stop the others. Repeating
+    /// the call costs two requests for each user that is up to date.
     pub fn push_to_users<'a>(
         &'a self,
         users: &'a [UserId],
@@ -73,7 +76,7 @@ impl SkillFs {
                 let push = push(user, options.clone());
                 async move { (user, push.await) }
             });
-            stream::once(async move { (first, pushed) }).chain(rest.buffered(AT_ONCE))
+            stream::once(async move { (first, pushed) }).chain(rest.buffered(MAX_USERS))
         };
         stream::once(all).flatten().boxed()
     }

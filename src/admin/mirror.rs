@@ -1,8 +1,8 @@
-//! The mirror: the plain keys of a published library, written after a release for people and other tools.
+//! Writes the mirror: a copy of the newest release under the plain keys of the library, for people and other tools.
 //!
-//! Readers never depend on it. Every write and every deletion is conditional on what was seen, so what others put
-//! there stays; [`protocol::act`](super::protocol::act) decides about each key. A publisher that is killed leaves it
-//! behind; the next push or a repair completes it.
+//! Readers never depend on it. Every write and deletion is conditional on the version that was seen, so changes by
+//! other tools are kept; [`protocol::act`](super::protocol::act) decides about each key. A publisher that is killed
+//! leaves the mirror incomplete, and the next push or a repair completes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use bytes::Bytes;
 
 use super::compare::FileAction;
 use super::drift::{self, ComparedKey, Drift, Recorded, SeenKey};
-use super::library::{LibraryAdmin, Versioned, at_once, only_over};
+use super::library::{LibraryAdmin, Versioned, if_unchanged, run_concurrently};
 use super::new::NewContent;
 use super::protocol::{self, Act, Commit};
-use super::work::{AT_ONCE, Transfers, WORTH_A_COPY};
+use super::work::{MAX_REQUESTS, MIN_COPY_BYTES, Transfers};
 use crate::ambient::{Instant, unix_seconds};
 use crate::error::{Error, ErrorKind, Hint, Result};
 use crate::index::{Digest, Index, Mirror, ReleaseId};
@@ -23,44 +23,44 @@ use crate::manifest::skill_file_rank;
 use crate::path::leaf;
 use crate::store::Meta;
 
-/// How often a key is looked at again when its condition fails.
+/// How often a write is attempted when its condition fails.
 const ATTEMPTS: u32 = 5;
-/// The ETag that the record has for a key that others have removed: no key has it.
+/// The recorded ETag of a key that another tool removed. No object has this ETag.
 const REMOVED: &str = "";
 
-/// What came of it.
+/// The result of mirroring.
 #[derive(Debug, Default)]
 pub(super) struct Mirrored {
-    /// What others have changed.
+    /// Keys that other tools have changed.
     pub(super) drift: Vec<Drift>,
-    /// Whether nobody else can still be writing.
+    /// Whether no other publisher can still be writing.
     pub(super) settled: bool,
 }
 
-/// Keys that are ours, by path: their ETag, and their content where that is known.
+/// Keys that the library wrote, by path: the ETag, and the digest if known.
 pub(super) type Keys = BTreeMap<String, (String, Option<Digest>)>;
 
-/// How the mirror is brought up to date.
+/// Options and context for bringing the mirror up to date.
 pub(super) struct Mirroring<'a> {
     pub(super) access: &'a LibraryAdmin,
-    /// The release that this process has committed.
+    /// The release that this process committed.
     pub(super) own: Option<&'a ReleaseId>,
-    /// The release that ours was made on.
+    /// The release that it is based on.
     pub(super) base: Option<&'a Index>,
-    /// Keys that are known to be the library's own.
+    /// Keys that the library is known to have written.
     pub(super) keys: Keys,
-    /// Contents that are at hand.
+    /// Contents that do not have to be read from blobs.
     pub(super) contents: BTreeMap<Digest, NewContent>,
-    /// Compares every key, also where the record says that nothing is to be done.
+    /// Compares every key, even if the record says that the mirror is complete.
     pub(super) thorough: bool,
-    /// The keys were there before the release: one that is missing now was removed by others.
+    /// The keys existed before the release, so another tool removed those that are missing now.
     pub(super) adopting: bool,
     pub(super) overwrite: bool,
 }
 
-/// What came of a key.
+/// The result of mirroring one key.
 enum Done {
-    /// It is ours, with this ETag.
+    /// The key has the content of the release, with this ETag.
     Written(String, Digest),
     Removed,
     Drift(Drift),
@@ -69,7 +69,7 @@ enum Done {
 }
 
 impl<'a> Mirroring<'a> {
-    /// The mirror of a release that somebody else has committed: others' changes stay, and the record is believed.
+    /// Completes a mirror without a release of this process: keeps drift, and trusts the record.
     pub(super) fn new(access: &'a LibraryAdmin) -> Self {
         Self {
             access,
@@ -83,7 +83,7 @@ impl<'a> Mirroring<'a> {
         }
     }
 
-    /// Brings the mirror to the newest release. What others have changed is left alone, and returned.
+    /// Brings the mirror to the newest release. Keys that other tools changed are kept and returned.
     pub(super) async fn complete(&self, newest: Arc<Index>) -> Result<Mirrored> {
         let unanswered = self.access.backend.store().unanswered_writes();
         let deadline = Instant::now() + self.access.conflict_patience();
@@ -103,13 +103,13 @@ impl<'a> Mirroring<'a> {
             base = None;
             match self.access.read_index().await? {
                 Some(Versioned { value, .. }) if value.is_published() => index = value,
-                // It is plain now: its keys are nobody's mirror.
+                // The library is plain now and has no mirror.
                 _ => return Ok(Mirrored::default()),
             }
         }
     }
 
-    /// `None` when a newer release was committed, or another process completed the mirror.
+    /// Returns `None` if a newer release was committed, or another process completed the mirror.
     async fn complete_once(
         &self,
         index: &Index,
@@ -126,14 +126,14 @@ impl<'a> Mirroring<'a> {
         if is_at(&index.id) && was_settled && !self.thorough && keys.is_empty() {
             return Ok(Some(Mirrored { drift: Vec::new(), settled: true }));
         }
-        // Another release may have been committed and mirrored meanwhile; or it is so old that it is not listed.
+        // The mirrored release is not listed: it is newer than `index`, or too old to be listed.
         if mirror.as_ref().is_some_and(|mirror| !index.lists(&mirror.id)) {
             let now = self.access.read_index().await?;
             if now.is_none_or(|now| now.value.id != index.id) {
                 return Ok(None);
             }
         }
-        // By the time at which the keys are listed, not by that at which they are written.
+        // Determined when the keys are listed: a write that arrives after the listing is not seen.
         let quiet = protocol::is_settled(self.since_others_wrote(index, modified));
         let short = base.filter(|base| {
             !self.thorough && keys.is_empty() && protocol::needs_no_listing(is_at(&base.id), was_settled)
@@ -145,7 +145,7 @@ impl<'a> Mirroring<'a> {
         let idle = compared.values().all(|key| !matches!(key.act, Act::Write | Act::Delete));
         let mut started = index.releases.last().filter(|note| Some(&note.id) == self.own).map(|note| note.at);
         if started.is_none() && !idle {
-            // No release of ours tells others that somebody is writing: the record does.
+            // Without a release of this process, the record announces to others that the mirror is being written.
             let (id, etags) = match &mirror {
                 Some(mirror) => (mirror.id.clone(), mirror.etags.clone()),
                 None => (self.access.fresh_id()?, BTreeMap::new()),
@@ -157,12 +157,12 @@ impl<'a> Mirroring<'a> {
             }
             started = Some(unix_seconds(self.access.backend.server_time()));
         }
-        // Without a listing, the keys that the release does not change are as they are recorded.
+        // Without a listing, unchanged keys keep their recorded ETags.
         let mut etags = if short.is_some() { recorded.etags.clone() } else { BTreeMap::new() };
         let written = self.write(index, &recorded, compared, keys, &mut etags, started).await?;
         let Some(drift) = written else { return Ok(None) };
         let answered = self.access.backend.store().unanswered_writes() == unanswered;
-        // A library that was plain had no mirror to write.
+        // A library that was plain had no mirror that anyone could be writing.
         let undisturbed = was_settled && (is_at(&index.id) || self.adopting);
         let settled = answered && (short.is_some() || quiet || undisturbed);
         if is_at(&index.id)
@@ -175,20 +175,20 @@ impl<'a> Mirroring<'a> {
         Ok(self.record(&mirror, seen.as_deref()).await?.map(|_| Mirrored { drift, settled }))
     }
 
-    /// Every key, compared with the newest release.
+    /// Lists the keys and compares each with the newest release.
     async fn all_keys(
         &self,
         index: &Index,
         mirror: Option<&Mirror>,
         keys: &Keys,
     ) -> Result<(Recorded, BTreeMap<String, ComparedKey>)> {
-        // What an earlier mirror has recorded of a library that was plain since says nothing.
+        // The record of an earlier mirror is meaningless if the library was plain since then.
         let mirror = mirror.filter(|_| !self.adopting);
         let mut recorded = Recorded::of(self.access, index, mirror).await;
         recorded.complete |= self.adopting;
         let present = self.access.mirrored_keys().await?;
         for (path, (etag, sha256)) in keys {
-            // What the release replaces is not missed.
+            // A key that the release replaces anyway does not count as removed.
             if sha256.is_some() || present.contains_key(path) {
                 recorded.etags.insert(path.clone(), etag.clone());
             }
@@ -201,19 +201,19 @@ impl<'a> Mirroring<'a> {
         Ok((recorded, compared))
     }
 
-    /// Replaces the record of the mirror. `None` when somebody else did.
+    /// Replaces the record of the mirror and returns its ETag; `None` if another process replaced it first.
     async fn record(&self, mirror: &Mirror, seen: Option<&str>) -> Result<Option<String>> {
         let internal = |e| Error::new(ErrorKind::Internal, "the mirror could not be recorded").with_source(e);
         let bytes = Bytes::from(mirror.encode().map_err(internal)?);
         let key = self.access.library.mirror();
         for round in 1..=ATTEMPTS {
-            match self.access.backend.put_document(&key, bytes.clone(), only_over(seen)).await {
+            match self.access.backend.put_document(&key, bytes.clone(), if_unchanged(seen)).await {
                 Ok(Some(Some(etag))) => return Ok(Some(etag)),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Conflict => {}
                 Err(error) => return Err(error.during("record the mirror of", &self.access.library)),
             }
-            // It may have taken effect all the same: the record itself tells.
+            // The write may have taken effect: read the record to find out.
             let now = self.access.read_mirror().await?;
             let recorded = now.as_ref().and_then(|now| now.value.as_ref());
             let is_ours = recorded.is_some_and(|recorded| recorded.nonce == mirror.nonce);
@@ -224,11 +224,11 @@ impl<'a> Mirroring<'a> {
                 Commit::Lost | Commit::Unknown => return Ok(None),
             }
         }
-        // It may still arrive: whoever comes next finds out.
+        // The write may still arrive; the next publisher reads the record.
         Err(Error::uncertain(Error::new(ErrorKind::Conflict, "the mirror could not be recorded")))
     }
 
-    /// How long ago somebody else has published, or recorded the mirror.
+    /// The time since another process last published, or recorded the mirror.
     fn since_others_wrote(&self, index: &Index, recorded: Option<SystemTime>) -> Duration {
         let mut others = index.releases.iter().rev().filter(|note| Some(&note.id) != self.own);
         let last = others.next().map(|note| note.at).max(recorded.map(unix_seconds));
@@ -236,8 +236,10 @@ impl<'a> Mirroring<'a> {
         last.map_or(Duration::MAX, |at| Duration::from_secs(now.saturating_sub(at)))
     }
 
-    /// Writes and deletes what was decided. Files come before their `SKILL.md` and go after it, so that programs
-    /// that read the keys find no skill without its files. What others have changed; `None` when overtaken.
+    /// Writes and deletes keys as decided. Returns the drift, or `None` if another process was faster.
+    ///
+    /// Files are written before their `SKILL.md` and deleted after it, so that tools that read the keys never find a
+    /// skill without its files.
     async fn write(
         &self,
         index: &Index,
@@ -267,7 +269,7 @@ impl<'a> Mirroring<'a> {
             let writes = phase
                 .clone()
                 .map(|(path, key)| self.write_key(&work, index, recorded, path, key.clone(), started));
-            let done = at_once(AT_ONCE, writes.collect()).await?;
+            let done = run_concurrently(MAX_REQUESTS, writes.collect()).await?;
             let mut overtaken = false;
             for ((path, _), done) in phase.zip(done) {
                 match done {
@@ -295,7 +297,7 @@ impl<'a> Mirroring<'a> {
         Ok(Some(drift))
     }
 
-    /// Writes or deletes one key. When its condition fails, the index is read again before anything is decided.
+    /// Writes or deletes one key. If its condition fails, the index is read again before the next decision.
     async fn write_key(
         &self,
         work: &Transfers<'_>,
@@ -321,11 +323,11 @@ impl<'a> Mirroring<'a> {
                 }
                 (Act::Keep, None) => return Ok(Done::Removed),
                 (Act::Write, Some(file)) => {
-                    let _room = work.room(file.size).await?;
+                    let _permits = work.reserve(file.size).await?;
                     let seen = key.seen.as_ref().map(|seen| seen.etag.as_str());
                     match self.put(work, index, path, seen).await {
                         Ok(Some(Some(etag))) => {
-                            work.tell(1, file.size);
+                            work.report(1, file.size);
                             return Ok(Done::Written(etag, file.sha256));
                         }
                         Ok(_) => None,
@@ -333,12 +335,12 @@ impl<'a> Mirroring<'a> {
                     }
                 }
                 (Act::Delete, _) => {
-                    let _room = work.room(0).await?;
+                    let _permits = work.reserve(0).await?;
                     let SeenKey { etag, size, .. } = key.seen.clone().unwrap_or_default();
                     let version = Meta { size, modified: None, etag: Some(etag) };
                     match self.access.backend.store().delete_version(&object, &version).await {
                         Ok(true) => {
-                            work.tell(1, 0);
+                            work.report(1, 0);
                             return Ok(Done::Removed);
                         }
                         Ok(false) => None,
@@ -346,7 +348,7 @@ impl<'a> Mirroring<'a> {
                     }
                 }
                 _ => {
-                    work.tell(1, 0);
+                    work.report(1, 0);
                     return Ok(match key.act {
                         Act::Drift => Done::Drift(Drift::of(index, path, key.seen.as_ref())),
                         _ => Done::Removed,
@@ -378,7 +380,7 @@ impl<'a> Mirroring<'a> {
         Ok(Done::Overtaken)
     }
 
-    /// One file of the newest release, over the version that was seen.
+    /// Writes one file of the newest release, if the key still has the version that was seen.
     async fn put(
         &self,
         work: &Transfers<'_>,
@@ -389,11 +391,11 @@ impl<'a> Mirroring<'a> {
         let (_, key) = self.access.library.file(path)?;
         let Some(file) = index.files.get(path) else { return Ok(None) };
         let name = leaf(path);
-        // Only what this process has uploaded is known to be what its digest says.
+        // Other blobs may be damaged, so their digest is verified before they are copied.
         let uploaded = Some(&file.blob.id) == self.own;
-        if file.size >= WORTH_A_COPY && uploaded && self.access.backend.store().capabilities().copies() {
+        if file.size >= MIN_COPY_BYTES && uploaded && self.access.backend.store().capabilities().copies() {
             let blob = self.access.library.blob(file.sha256, &file.blob.id);
-            match self.access.backend.copy_object(blob.key(), &key, name, only_over(seen)).await {
+            match self.access.backend.copy_object(blob.key(), &key, name, if_unchanged(seen)).await {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 done => return done,
             }
@@ -401,11 +403,11 @@ impl<'a> Mirroring<'a> {
         let blob = NewContent::Blob(file.blob.clone());
         let content = self.contents.get(&file.sha256).unwrap_or(&blob);
         let bytes = work.content(path, file.sha256, content).await?;
-        self.access.backend.put_object(&key, name, bytes, only_over(seen)).await
+        self.access.backend.put_object(&key, name, bytes, if_unchanged(seen)).await
     }
 }
 
-/// The keys that a release changes, where the mirror is known to be as the release before it.
+/// The keys that a release changes, without a listing. The mirror must be complete at the base release.
 fn changed_keys(
     index: &Index,
     base: &Index,

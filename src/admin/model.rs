@@ -1,9 +1,10 @@
-//! Explores every interleaving of publishers, mirrors, prune, readers and other programs in small scenarios.
+//! A model checker: explores every interleaving of publishers, mirrors, prune, readers and other programs in small
+//! scenarios.
 //!
 //! A process is a state machine whose steps are single requests, and its decisions are those of `protocol`. A
-//! request can succeed, lose its response, fail, or take effect later than its sender waits. A process that is
-//! killed is one that never takes its next step: so every state is also examined as if all processes had been
-//! killed in it. `Bug` switches mistakes on, each of which must be found.
+//! request can succeed, lose its response, fail, or take effect after its sender has given up. A killed process is one
+//! that never takes its next step, so every state is also checked as if all processes had been killed in it. `Bug`
+//! enables mistakes, each of which must be found.
 
 #![cfg(test)]
 
@@ -21,13 +22,13 @@ use others::{Prune, Reader, Replica, Scan};
 use push::{Goal, KEEP, Push};
 use world::{Contents, JUMP, NEXT_PUSH, PATHS, Request, World};
 
-/// A mistake to make on purpose.
+/// A deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Bug {
     None,
     CommitBeforeUpload,
     PruneIgnoresAge,
-    /// Prune takes the age of a blob when it lists it, though the index was read long before.
+    /// Prune uses the age of a blob at the listing, although the index was read long before.
     PruneAgeWhenListed,
     BlobKeysWithoutRelease,
     /// A push that plans again keeps the key of a blob that only its old base names.
@@ -37,33 +38,33 @@ enum Bug {
     /// A push that slept until its release was dropped from the list reports a conflict.
     ConflictAfterExpiry,
     UnconditionalMirror,
-    /// A mirror that starts again knows the ETags it wrote, but takes them for the mirrored release's.
+    /// A mirror that starts over mistakes the ETags that it wrote for those of the mirrored release.
     CarryOnlyEtags,
     NeverListing,
     MirrorNeverExpires,
     RepairUnannounced,
-    /// A repair that announces itself again writes the same bytes, which nobody can tell from the first time.
+    /// A repair that announces itself again writes the same bytes, which cannot be told from the first announcement.
     AnnouncementsAlike,
-    /// The mirror is called settled though one of our own writes may still be on its way.
+    /// The mirror is marked as settled although one of our own writes may still be in flight.
     SettledAfterLostResponse,
-    /// A mirror starts again though its final record, which calls it settled, may still be on its way.
+    /// A mirror starts over although its final record, which marks it as settled, may still be in flight.
     FinishGivenUp,
-    /// A mirror that starts again trusts the record of its own writes.
+    /// A mirror that starts over trusts the record of its own writes.
     NoListingAgain,
-    /// Asks at the end, not when it lists, whether others may still be writing.
+    /// Checks at the end, instead of at the listing, whether others may still be writing.
     QuietAtTheEnd,
     /// A key that someone else removed is dropped from the mirror's record.
     RemovalForgotten,
     IndexOfStaleMirror,
     IndexOfUnsettledMirror,
     IndexPlansAgain,
-    /// Publishing a plain library does not look for what was uploaded meanwhile.
+    /// Publishing a plain library does not look for files that were uploaded in the meantime.
     PublishListsOnce,
     UnpublishUnsettled,
     ReaderMixes,
 }
 
-/// Which invariant does not hold.
+/// An invariant that is violated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Violation {
     /// A listed release names a blob, or has a record, that does not exist.
@@ -127,7 +128,7 @@ enum Reply {
 
 const PROCS: usize = 4;
 
-/// Which process did what; `PROCS` for what happens by itself.
+/// Which process took which step; `PROCS` for events without a process.
 type Event = (usize, &'static str);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -139,10 +140,10 @@ struct State {
     faults: u8,
 }
 
-/// What starts where, and how much may go wrong.
+/// The initial state, the processes, and how many faults may occur.
 struct Scenario {
     name: &'static str,
-    /// The files at first, of a published library or of a plain one.
+    /// The initial files, of a published or a plain library.
     files: Contents,
     plain: bool,
     procs: Vec<Proc>,
@@ -150,14 +151,14 @@ struct Scenario {
     drift: &'static [(usize, u8)],
     /// A push that was killed right after its commit, before anything else started.
     killed: Option<(u8, Contents)>,
-    /// Whether pushes go on to mirror.
+    /// Whether pushes continue with the mirror.
     mirrors: bool,
     ticks: u8,
     jumps: u8,
     faults: u8,
 }
 
-/// Collects the successors of a state by steps of one process.
+/// Collects the states that one step of a process leads to.
 struct Moves<'a> {
     state: &'a State,
     proc: usize,
@@ -188,7 +189,7 @@ impl Moves<'_> {
         }
     }
 
-    /// Sends a conditional write, with everything that can become of it.
+    /// Sends a conditional write, with all of its possible outcomes.
     fn request(&mut self, label: &'static str, request: Request, then: impl Fn(&mut World, Reply) -> Proc) {
         let done = self.world().clone().apply(&request);
         self.to(label, |world| {
@@ -202,7 +203,7 @@ impl Moves<'_> {
             world.apply(&request);
             then(world, Reply::Unknown)
         });
-        // A request that fails at once is one that is late and never arrives.
+        // A request that fails immediately is covered by one that is late and never arrives.
         self.fault("a request is late", |world| {
             world.late = world.late.or(Some(request));
             then(world, Reply::Unknown)
@@ -263,7 +264,7 @@ impl State {
         if self.procs.iter().any(lagging) {
             return;
         }
-        // No request is on its way for as long as a tick.
+        // No request is in flight for as long as a tick.
         let mut later = *self;
         later.world.late = None;
         if self.ticks > 0 {
@@ -295,7 +296,7 @@ impl State {
         self.world.check()
     }
 
-    /// Runs one process with nothing else, and without faults.
+    /// Runs one process alone, without faults.
     fn alone(&self, proc: Proc) -> World {
         let mut procs = [Proc::Off; PROCS];
         procs[0] = proc;
@@ -312,7 +313,7 @@ impl State {
         }
     }
 
-    /// What must hold if every process is killed now: the next repair and the next push complete the mirror.
+    /// Checks the state as if every process were killed now: the next repair and the next push complete the mirror.
     fn check_killed(&self) -> Option<Violation> {
         if self.world.index.kind != world::Kind::Published {
             return None;
@@ -329,7 +330,7 @@ impl State {
     }
 }
 
-/// How much was explored.
+/// Statistics of an exploration.
 #[derive(Debug, Default)]
 struct Explored {
     states: usize,
@@ -338,7 +339,7 @@ struct Explored {
     outcomes: HashSet<Outcome>,
 }
 
-/// A hash of 64 bits that is fast without optimisation. Different states are taken to be different in it.
+/// A 64-bit hash that is fast without compiler optimization. Hash collisions between states are neglected.
 #[derive(Default)]
 struct Fast(u64);
 
@@ -380,7 +381,7 @@ fn fingerprint(value: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Explores all states, nearest first; the error has the shortest way to the violation.
+/// Explores all states breadth-first. The error has the shortest path to a violation.
 fn explore(scenario: &Scenario, bug: Bug) -> Result<Explored, (Violation, String)> {
     let start = State::new(scenario, bug);
     let mut explored = Explored::default();

@@ -1,4 +1,4 @@
-//! What is to be put into a library, and how: skills and files, where their content is, and options.
+//! The input of a push: skills and files, the sources of their content, and options.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::options::setters;
 use crate::path::SkillPath;
 use crate::source::{FileContent, OriginKind, SkillFiles, Source, SourceFile};
 
-/// A file to be published.
+/// A file to publish.
 #[derive(Debug, Clone)]
 pub struct NewFile {
     pub(crate) name: String,
@@ -24,20 +24,20 @@ pub struct NewFile {
     pub(crate) content: NewContent,
 }
 
-/// Where its content is.
+/// The source of a file's content.
 #[derive(Debug, Clone)]
 pub(crate) enum NewContent {
     Bytes(Bytes),
-    /// In a local file, which must still have the digest when it is read.
+    /// A local file. It must still have the expected digest when it is read.
     Local(PathBuf),
-    /// In a blob of a release that the library lists.
+    /// A blob of a release that the library lists.
     Blob(Arc<BlobOrigin>),
-    /// In the library's own key, in this version.
+    /// The key of the library at the same path, with this ETag.
     Key(String),
 }
 
 impl NewFile {
-    /// A file of a skill, by its path below the skill's directory, and its content.
+    /// Creates a file from its path below the skill's directory, such as `references/clauses.md`, and its content.
     #[must_use]
     pub fn new(name: impl Into<String>, content: impl Into<Bytes>) -> Self {
         let content = content.into();
@@ -46,35 +46,37 @@ impl NewFile {
     }
 }
 
-/// A skill to be published.
+/// A skill to publish.
 #[derive(Debug, Clone)]
 pub struct NewSkill {
     pub(crate) path: String,
     pub(crate) files: Vec<NewFile>,
-    /// Why it must not be published.
+    /// Why the skill is refused.
     pub(crate) refused: Option<String>,
 }
 
 impl NewSkill {
-    /// A skill by its path below `/skills`, such as `escrituras/compraventa`, with all its files.
+    /// Creates a skill from its path below `/skills`, such as `contracts/sale`, and all of its files, including
+    /// `SKILL.md`.
     #[must_use]
     pub fn new(path: impl Into<String>, files: Vec<NewFile>) -> Self {
         Self { path: path.into(), files, refused: None }
     }
 
-    /// A skill that is not published, and why: the plan says so.
+    /// Creates a skill that is not published. The plan lists it as [`Action::Refused`](super::Action::Refused), with
+    /// this reason. An existing skill of the same path is kept.
     #[must_use]
     pub fn refused(path: impl Into<String>, why: impl Into<String>) -> Self {
         Self { path: path.into(), files: Vec::new(), refused: Some(why.into()) }
     }
 
-    /// Its path below `/skills`.
+    /// The path below `/skills`.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its files that are held in memory: their names and contents.
+    /// The names and contents of the files that are in memory. Local files are not included.
     pub fn contents(&self) -> impl Iterator<Item = (&str, &Bytes)> {
         self.files.iter().filter_map(|file| match &file.content {
             NewContent::Bytes(bytes) => Some((file.name.as_str(), bytes)),
@@ -82,41 +84,41 @@ impl NewSkill {
         })
     }
 
-    /// The name of its `SKILL.md`, in its own letter case.
+    /// The name of its `SKILL.md`, in the letter case that it has.
     pub(super) fn file(&self) -> Option<&str> {
         skill_file(self.files.iter().map(|file| file.name.as_str()))
     }
 }
 
-/// Skills to be published, and the descriptions of their categories.
+/// Skills to publish, and the descriptions of their categories.
 ///
-/// Made from a [`Source`] (`NewLibrary::from`), from imported skills, or from [`NewSkill`]s (`collect`).
+/// Convert it from a [`Source`] or from imported skills with `NewLibrary::from`, or collect [`NewSkill`]s.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct NewLibrary {
-    /// The skills.
+    /// The skills to publish.
     pub skills: Vec<NewSkill>,
-    /// Other files, by their path below the library; `None` removes one.
+    /// Files outside of skills, by path below the library; `None` removes a file.
     pub(crate) files: BTreeMap<String, Option<NewFile>>,
-    /// Only these skills of the library may be deleted.
+    /// If set, `PushOptions::delete` deletes only these skills.
     pub(crate) only: Option<BTreeSet<String>>,
-    /// Where local files are, for as long as they are needed.
+    /// Owns the local files, such as an unpacked archive.
     pub(crate) source: Option<KeptAlive>,
 }
 
 impl NewLibrary {
-    /// Publishes nothing; of the existing skills, only these may be deleted.
+    /// Publishes nothing, and restricts deletion to these skills.
     pub(super) fn only_deleting(skills: impl IntoIterator<Item = String>) -> Self {
         Self { only: Some(skills.into_iter().collect()), ..Self::default() }
     }
 
-    /// Keeps alive what the local files belong to: an unpacked archive is deleted with it.
+    /// Keeps the owner of the local files alive: dropping it deletes an unpacked archive.
     pub(super) fn keep_files_of(mut self, source: impl Any + Send + Sync) -> Self {
         self.source = Some(KeptAlive(Arc::new(source)));
         self
     }
 
-    /// Adds the `DESCRIPTION.md` of a category.
+    /// Sets the `DESCRIPTION.md` of a category.
     pub fn describe(&mut self, category: &str, file: &SourceFile) {
         self.files.insert(format!("{category}/{DESCRIPTION}"), Some(NewFile::from(file)));
     }
@@ -128,8 +130,9 @@ impl FromIterator<NewSkill> for NewLibrary {
     }
 }
 
-/// All skills of a source. A skill that cannot be loaded is refused; with
-/// [`SourceOptions::strict`](crate::source::SourceOptions::strict), one that does not conform to the specification, too.
+/// Publishes all skills of a source. A skill that cannot be loaded is refused. With
+/// [`SourceOptions::strict`](crate::source::SourceOptions::strict), so is one that does not conform to the
+/// specification.
 impl From<Source> for NewLibrary {
     fn from(source: Source) -> Self {
         let skills = source.skills.iter().map(|skill| {
@@ -144,13 +147,13 @@ impl From<Source> for NewLibrary {
             };
             new
         });
-        // What the source has and cannot be published is refused, and not taken for missing.
+        // Skills that cannot be published are refused rather than missing, so that `delete` keeps existing ones.
         let refused = source.skipped.iter().filter(|skipped| skipped.refused).map(|skipped| {
             let path = skipped.skill.as_ref().map_or(skipped.path.as_str(), SkillPath::as_str);
             NewSkill::refused(path, &skipped.reason)
         });
         let mut new = Self { skills: skills.chain(refused).collect(), ..Self::default() };
-        // What an archive says of its own origin proves nothing.
+        // An archive's claim about its origin is not trusted.
         if source.origin.kind != OriginKind::Folder {
             for skill in &mut new.skills {
                 skill.files.retain(|file| file.name != ".source");
@@ -163,9 +166,11 @@ impl From<Source> for NewLibrary {
     }
 }
 
-/// Something that is only held.
+/// Keeps a value alive without using it.
 #[derive(Clone)]
-pub(crate) struct KeptAlive(#[expect(dead_code, reason = "it is held, not read")] Arc<dyn Any + Send + Sync>);
+pub(crate) struct KeptAlive(
+    #[expect(dead_code, reason = "held only for its destructor")] Arc<dyn Any + Send + Sync>,
+);
 
 impl fmt::Debug for KeptAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -173,24 +178,24 @@ impl fmt::Debug for KeptAlive {
     }
 }
 
-/// How to publish.
+/// Options for planning and publishing a change.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PushOptions {
-    /// Deletes skills of the library that are not among those that are published.
+    /// Delete skills of the library that are not in the push. Default: false.
     pub delete: bool,
-    /// Only skills of this category are deleted.
+    /// Restrict `delete` to this category. Default: all categories.
     pub category: Option<String>,
-    /// Replaces what others have changed in the mirror, and files that belong to no skill.
+    /// Replace keys that other tools have changed in the mirror, files that are in the way of a new skill, and damaged
+    /// content. Default: false.
     pub overwrite: bool,
-    /// Who publishes; the release says so.
+    /// The author to record in the release.
     pub by: String,
-    /// Where it comes from; the release says so.
+    /// The origin of the skills to record in the release, such as a folder or a URL.
     pub source: String,
-    /// Whether the library is to be published or plain afterwards.
+    /// The kind of the library after the change. Default: unchanged, and published for an empty library.
     pub into: IntoKind,
-    /// A library that the same was just published to, and the release: large files are copied from there, on the
-    /// server.
+    /// A library and a release with the same content. Large files are copied from its blobs on the server.
     pub(crate) copy_from: Option<(Library, ReleaseId)>,
 }
 
@@ -205,20 +210,21 @@ impl PushOptions {
     }
 }
 
-/// What kind of library a push leaves.
+/// The kind of a library after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum IntoKind {
-    /// The kind that it has. An empty library is published.
+    /// Keeps the kind. An empty library is published.
     #[default]
     Same,
-    /// A published one. What a plain library contains is part of its first release.
+    /// Publishes the library. The content of a plain library becomes part of the release.
     Published,
-    /// A plain one. Only a library that is not published can stay so.
+    /// Keeps the library plain. A published library is rejected: use
+    /// [`unpublish`](super::LibraryAdmin::unpublish) first.
     Plain,
 }
 
-/// The description of a category.
+/// The name of the file that describes a category.
 pub(super) const DESCRIPTION: &str = "DESCRIPTION.md";
 
 impl From<&SourceFile> for NewFile {

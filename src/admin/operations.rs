@@ -1,4 +1,4 @@
-//! Whole operations on a library in one call: each plans, then publishes.
+//! Operations that plan and publish a change in one call.
 
 use serde::Serialize;
 
@@ -9,18 +9,20 @@ use super::plan::{LibraryChange, Plan};
 use super::publish::Published;
 use crate::error::Result;
 
-/// How a library differs from what would be published to it.
+/// How a library differs from the skills of a push, and from its own newest release.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct LibraryDiff {
     /// What a push would change.
     pub plan: Plan,
-    /// What others have changed in the keys of a published library.
+    /// Keys of a published library that other tools have changed.
     pub drift: Vec<Drift>,
 }
 
 impl LibraryAdmin {
     /// Publishes skills.
+    ///
+    /// Creates a release, or writes the keys of a plain library; see [`IntoKind`](super::IntoKind).
     ///
     /// ```no_run
     /// # async fn example(fs: skillfs::SkillFs) -> skillfs::Result<()> {
@@ -37,35 +39,34 @@ impl LibraryAdmin {
     /// ```
     ///
     /// # Errors
-    /// Those of [`plan`](Self::plan) and [`publish`](Self::publish).
+    /// Errors of [`plan`](Self::plan) and [`publish`](Self::publish).
     pub async fn push(&self, new: impl Into<NewLibrary>, options: &PushOptions) -> Result<Published> {
         self.change(new.into().into(), options).await
     }
 
-    /// Compares the library with what would be published, and its keys with its newest release. Changes nothing.
+    /// Compares the library with the skills of a push, and its mirror with its newest release. Changes nothing.
     ///
     /// # Errors
-    /// Those of [`plan`](Self::plan) and [`drift`](Self::drift).
+    /// Errors of [`plan`](Self::plan) and [`drift`](Self::drift).
     pub async fn diff(&self, new: impl Into<NewLibrary>, options: &PushOptions) -> Result<LibraryDiff> {
         let plan = self.plan(new.into(), options).await?;
         Ok(LibraryDiff { plan, drift: self.drift().await? })
     }
 
-    /// Restores the library as it was at a release, as a new release. Uploads nothing.
+    /// Rolls back to an earlier release, by creating a new release with its content. Uploads no content.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the release is not listed; those of
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the release is not listed; errors of
     /// [`plan`](Self::plan) and [`publish`](Self::publish).
     pub async fn rollback(&self, release: u64, options: &PushOptions) -> Result<Published> {
         self.change(LibraryChange::Rollback { release }, options).await
     }
 
-    /// Restores one skill, by its path below `/skills`, as it was at a release, and keeps it that way: pushes leave
-    /// it alone.
+    /// Restores one skill, given its path below `/skills`, from a release and pins it: pushes do not change it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the release is not listed or has no such skill;
-    /// those of [`plan`](Self::plan) and [`publish`](Self::publish).
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the release is not listed or does not have the skill;
+    /// errors of [`plan`](Self::plan) and [`publish`](Self::publish).
     pub async fn pin(
         &self,
         skill: impl Into<String>,
@@ -75,19 +76,19 @@ impl LibraryAdmin {
         self.change(LibraryChange::Pin { skill: skill.into(), release }, options).await
     }
 
-    /// Lets pushes change a pinned skill again.
+    /// Unpins a skill, so that pushes change it again.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when it is not pinned; those of [`plan`](Self::plan) and
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if it is not pinned; errors of [`plan`](Self::plan) and
     /// [`publish`](Self::publish).
     pub async fn unpin(&self, skill: impl Into<String>, options: &PushOptions) -> Result<Published> {
         self.change(LibraryChange::Unpin { skill: skill.into() }, options).await
     }
 
-    /// Deletes skills, by their paths below `/skills`. Earlier releases keep them.
+    /// Deletes skills, given their paths below `/skills`. Earlier releases keep them.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) when the library has no such skill; those of
+    /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) if the library does not have a skill; errors of
     /// [`plan`](Self::plan) and [`publish`](Self::publish).
     pub async fn remove(
         &self,
@@ -98,12 +99,14 @@ impl LibraryAdmin {
         self.change(LibraryChange::Remove { skills }, options).await
     }
 
-    /// Publishes what others have changed in the keys of a published library; with
-    /// [`IntoKind::Published`](super::IntoKind::Published), a plain library as it is.
+    /// Publishes the changes that other tools made to the keys of a published library.
+    ///
+    /// With [`IntoKind::Published`](super::IntoKind::Published), publishes a plain library unchanged.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a plain library that is to stay plain;
-    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) while its keys are not at the newest release.
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) if a plain library is to stay plain;
+    /// [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) while the mirror is not at the newest release; errors of
+    /// [`plan`](Self::plan) and [`publish`](Self::publish).
     pub async fn index(&self, options: &PushOptions) -> Result<Published> {
         self.change(LibraryChange::Index, options).await
     }

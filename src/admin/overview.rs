@@ -1,5 +1,4 @@
-//! A library at a glance, for `doctor`: its kind, its release, and how far its mirror and pins are from what they
-//! should be.
+//! The state of a library for `doctor`: its kind, its release, and problems of its mirror, pins and index.
 
 use super::drift::{MirrorState, compare_mirror};
 use super::library::{LibraryAdmin, LibraryKind};
@@ -7,14 +6,14 @@ use crate::backend::S3Backend;
 use crate::error::Result;
 use crate::mount::Library;
 
-/// What an administrator wants to know first: the kind of a library, and how its mirror is.
+/// The state of a library.
 pub(crate) struct Overview {
     pub(crate) kind: LibraryKind,
     pub(crate) skills: u64,
     pub(crate) release: u64,
     pub(crate) mirror: Option<MirrorState>,
     pub(crate) lost_pins: Vec<(String, u64)>,
-    /// Whether there are releases and no index.
+    /// Whether the library has releases but no index.
     pub(crate) lost_index: bool,
 }
 

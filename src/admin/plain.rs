@@ -1,17 +1,18 @@
-//! Pushing to a plain library: its own keys are written, each on the condition that it is as the plan saw it.
+//! Pushes to a plain library: writes its keys, each conditional on the version that the plan saw.
 //!
-//! There is no release, and no consistency across files. Files come before their `SKILL.md` and go after it.
+//! There is no release, and files do not change atomically. Files are written before their `SKILL.md` and deleted after
+//! it.
 
 use super::compare::Change;
-use super::library::{LibraryAdmin, at_once, only_over};
+use super::library::{LibraryAdmin, if_unchanged, run_concurrently};
 use super::plan::Plan;
-use super::work::{AT_ONCE, Transfers};
+use super::work::{MAX_REQUESTS, Transfers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::skill_file_rank;
 use crate::path::leaf;
 use crate::store::Meta;
 
-/// How many files were written, and their bytes.
+/// Writes and deletes keys. Returns the number of files that were written, and their size in bytes.
 pub(super) async fn write(access: &LibraryAdmin, plan: &Plan) -> Result<(u64, u64)> {
     let new = || plan.changes.iter().filter_map(|change| change.after.as_ref());
     let bytes = new().map(|file| file.size).sum();
@@ -22,7 +23,7 @@ pub(super) async fn write(access: &LibraryAdmin, plan: &Plan) -> Result<(u64, u6
             .changes
             .iter()
             .filter(|change| change.after.is_some() == writes && is_skill_file(&change.path) == own_file);
-        at_once(AT_ONCE, phase.map(|change| write_one(&work, plan, change)).collect()).await?;
+        run_concurrently(MAX_REQUESTS, phase.map(|change| write_one(&work, plan, change)).collect()).await?;
     }
     Ok((new().count() as u64, bytes))
 }
@@ -32,21 +33,24 @@ async fn write_one(work: &Transfers<'_>, plan: &Plan, change: &Change) -> Result
     let (location, key) = plan.library.file(path)?;
     let written = match after {
         Some(file) => {
-            let _room = work.room(file.size).await?;
+            let _permits = work.reserve(file.size).await?;
             let bytes = work.content(path, file.sha256, &file.content).await?;
-            let put =
-                work.access.backend.put_object(&key, leaf(path), bytes, only_over(before.as_deref())).await;
+            let put = work
+                .access
+                .backend
+                .put_object(&key, leaf(path), bytes, if_unchanged(before.as_deref()))
+                .await;
             put.map_err(|e| e.during("write", &location))?.is_some()
         }
         None => {
-            let _room = work.room(0).await?;
+            let _permits = work.reserve(0).await?;
             let seen = plan.base.tree.file(path).map(|file| file.meta.clone());
             let version = seen.unwrap_or(Meta { size: 0, modified: None, etag: before.clone() });
             let deleted = work.access.backend.store().delete_version(&key, &version).await;
             deleted.map_err(|e| e.during("delete", &location))?
         }
     };
-    work.tell(1, after.as_ref().map_or(0, |file| file.size));
+    work.report(1, after.as_ref().map_or(0, |file| file.size));
     if written {
         return Ok(());
     }

@@ -1,5 +1,5 @@
-//! What a change would do to a library. A publisher that loses a race plans again on the newer release, and goes on
-//! only if the changes are the same.
+//! Plans: what a change would do to a library. A publisher that loses a race plans again on the newer release, and
+//! continues only if the changes are the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::compare::{
     diff, paths,
 };
 use super::drift;
-use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, MAX_READS, run_concurrently};
 use super::new::{DESCRIPTION, IntoKind, NewContent, NewFile, NewLibrary, PushOptions};
 use crate::backend::{S3Backend, Union, find_skills};
 use crate::error::{Error, ErrorKind, Hint, Result, shorten};
@@ -20,31 +20,33 @@ use crate::index::Index;
 use crate::mount::Library;
 use crate::path::VirtualPath;
 
-/// What a change would do.
+/// What a change would do to a library.
+///
+/// [`LibraryAdmin::plan`] creates a plan, and [`LibraryAdmin::publish`] applies it.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
 pub struct Plan {
-    /// The library.
+    /// The library that the plan is for.
     #[serde(skip)]
     pub library: Library,
-    /// What it is now.
+    /// The kind of the library before the change.
     pub kind: LibraryKind,
-    /// Whether this makes a release; otherwise the keys of a plain library are written.
+    /// Whether publishing creates a release. Otherwise it writes the keys of a plain library.
     pub makes_release: bool,
-    /// Its skills, sorted by path.
+    /// What happens to each skill that the change concerns, sorted by path.
     pub skills: Vec<PlannedSkill>,
-    /// Changes of files outside skills, such as descriptions of categories.
+    /// Changes to files outside of skills, such as category descriptions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileChange>,
-    /// For a plain library that is published: what it contains already.
+    /// What a plain library already contains, if the change publishes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adopted: Option<Adopted>,
-    /// Skills that are pinned, with their release, or unpinned.
+    /// Skills whose pin changes: `Some(release)` pins a skill, `None` unpins it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pins: BTreeMap<String, Option<u64>>,
     #[serde(skip)]
     pub(super) change: LibraryChange,
-    /// What it was made on.
+    /// The state that the plan is based on.
     #[serde(skip)]
     pub(super) base: LibraryState,
     #[serde(skip)]
@@ -59,30 +61,29 @@ pub struct Plan {
 pub enum LibraryChange {
     /// Publishes skills.
     Push(Arc<NewLibrary>),
-    /// Restores the library as it was at a release, as a new release.
+    /// Creates a new release with the content of an earlier one.
     Rollback {
         /// The number of the release.
         release: u64,
     },
-    /// Restores one skill as it was at a release, and keeps it that way: pushes leave it alone.
+    /// Restores one skill from a release and pins it: pushes do not change it.
     Pin {
-        /// Its path below `/skills`.
+        /// The path of the skill below `/skills`.
         skill: String,
         /// The number of the release.
         release: u64,
     },
-    /// Lets pushes change a pinned skill again.
+    /// Unpins a skill, so that pushes change it again.
     Unpin {
-        /// Its path below `/skills`.
+        /// The path of the skill below `/skills`.
         skill: String,
     },
     /// Deletes skills.
     Remove {
-        /// Their paths below `/skills`.
+        /// The paths of the skills below `/skills`.
         skills: Vec<String>,
     },
-    /// Publishes what others have changed in the keys of a published library; with [`IntoKind::Published`], a plain
-    /// library as it is.
+    /// Publishes the drift of a published library. With [`IntoKind::Published`], publishes a plain library unchanged.
     Index,
 }
 
@@ -105,22 +106,22 @@ impl From<Arc<NewLibrary>> for LibraryChange {
 }
 
 impl Plan {
-    /// How many skills this happens to.
+    /// The number of skills with this action.
     #[must_use]
     pub fn count(&self, action: Action) -> u64 {
         self.skills.iter().filter(|skill| skill.action == action).count() as u64
     }
 
-    /// Whether anything would change.
+    /// Whether publishing the plan would change anything.
     #[must_use]
     pub fn changes(&self) -> bool {
         !self.changes.is_empty() || !self.pins.is_empty() || self.adopted.is_some()
     }
 
-    /// Whether another plan for the same change changes the same.
+    /// Whether another plan makes the same changes.
     pub(super) fn is_same_change(&self, other: &Self) -> bool {
         self.changes.len() == other.changes.len()
-            && self.changes.iter().zip(&other.changes).all(|(one, other)| one.is(other))
+            && self.changes.iter().zip(&other.changes).all(|(one, other)| one.is_same(other))
             && self.pins == other.pins
             && self.makes_release == other.makes_release
             && self.adopted.is_none()
@@ -129,16 +130,17 @@ impl Plan {
 }
 
 impl LibraryAdmin {
-    /// Compares the library with a change to it. Changes nothing.
+    /// Plans a change: compares it with the current state of the library. Changes nothing.
     ///
     /// Costs one request for a published library. For a plain one: one request, a listing, and one request for each
-    /// file of the same size. [`LibraryChange::Rollback`] and [`LibraryChange::Pin`] read the record of the release,
-    /// too; [`LibraryChange::Index`] costs what [`LibraryAdmin::drift`] does.
+    /// file that exists with the same size. [`LibraryChange::Rollback`] and [`LibraryChange::Pin`] also read the record
+    /// of the release. [`LibraryChange::Index`] costs the same as [`LibraryAdmin::drift`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a name that no path can have, and for a change that needs a published library;
-    /// [`ErrorKind::NotFound`] when a release is not listed, or has no such skill; [`ErrorKind::Corrupt`] when the
-    /// index is damaged; [`ErrorKind::Conflict`] when a plain library keeps changing.
+    /// - [`ErrorKind::InvalidInput`] if a file name is not a valid path, or if the change requires a published library.
+    /// - [`ErrorKind::NotFound`] if the release is not listed, or the skill does not exist.
+    /// - [`ErrorKind::Corrupt`] if the index is damaged.
+    /// - [`ErrorKind::Conflict`] if a plain library keeps changing during the comparison.
     #[instrument(name = "plan", skip_all, fields(library = %self.library))]
     pub async fn plan(&self, change: impl Into<LibraryChange>, options: &PushOptions) -> Result<Plan> {
         self.plan_change(change.into(), options).await
@@ -179,7 +181,7 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
             for (path, _) in paths(new) {
                 library.file(&path)?;
             }
-            // Where a published library is overwritten, damaged content is replaced too.
+            // With `overwrite`, damaged content of a published library is replaced as well.
             if state.kind == LibraryKind::Plain || options.overwrite {
                 before.digests = digests(backend, &state.tree, new).await?;
             }
@@ -218,12 +220,12 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
         LibraryChange::Remove { skills } => {
             let skills: Vec<_> = skills.iter().map(|skill| skill.trim_matches('/').to_owned()).collect();
             if let Some(missing) = skills.iter().find(|skill| state.tree.skill(skill).is_none()) {
-                return Err(Unplanned::NotThere { library, skill: shorten(missing) }.into());
+                return Err(Unplanned::MissingSkill { library, skill: shorten(missing) }.into());
             }
             let options = PushOptions { delete: true, ..options.clone() };
             compare(&before, &NewLibrary::only_deleting(skills), &options)?
         }
-        // A plain library is published as it is.
+        // The entire plain library is adopted, so there is nothing to compare.
         LibraryChange::Index if state.kind == LibraryKind::Plain && release => Compared::default(),
         LibraryChange::Index => {
             let index = state.published(library)?;
@@ -253,7 +255,7 @@ async fn plan_once(access: &LibraryAdmin, change: &LibraryChange, options: &Push
     })
 }
 
-/// Why there is nothing to plan.
+/// Why a change cannot be planned.
 #[derive(Debug, thiserror::Error)]
 enum Unplanned<'l> {
     #[error("{0} has releases, but its index is missing")]
@@ -263,7 +265,7 @@ enum Unplanned<'l> {
     #[error("release {release} of {library} has no skill `{skill}`")]
     NoSkill { release: u64, library: &'l Library, skill: String },
     #[error("{library} has no skill `{skill}`")]
-    NotThere { library: &'l Library, skill: String },
+    MissingSkill { library: &'l Library, skill: String },
     #[error("{library} has no pinned skill `{skill}`")]
     NotPinned { library: &'l Library, skill: String },
     #[error("{library} has no release {release}, or no longer lists it")]
@@ -275,7 +277,7 @@ impl From<Unplanned<'_>> for Error {
         let (kind, hint) = match why {
             Unplanned::LostIndex(_) => (ErrorKind::Corrupt, Hint::RestoreRelease { intact: Vec::new() }),
             Unplanned::Published(_) => (ErrorKind::InvalidInput, Hint::UnpublishLibrary),
-            Unplanned::NoSkill { .. } | Unplanned::NotThere { .. } | Unplanned::NotPinned { .. } => {
+            Unplanned::NoSkill { .. } | Unplanned::MissingSkill { .. } | Unplanned::NotPinned { .. } => {
                 (ErrorKind::NotFound, Hint::NameSkill)
             }
             Unplanned::NoRelease { .. } => (ErrorKind::NotFound, Hint::ListReleases),
@@ -284,7 +286,7 @@ impl From<Unplanned<'_>> for Error {
     }
 }
 
-/// The record of a release that an index lists.
+/// Reads the record of a release, which the index must list.
 async fn recorded(access: &LibraryAdmin, index: &Index, release: u64) -> Result<Index> {
     let library = &access.library;
     let note = index.listed(release).ok_or(Unplanned::NoRelease { library, release })?;
@@ -294,9 +296,9 @@ async fn recorded(access: &LibraryAdmin, index: &Index, release: u64) -> Result<
     access.read_record(note).await
 }
 
-/// The files of a release whose paths start so, from their blobs.
-fn stored(index: &Index, start: &str) -> BTreeMap<String, NewFile> {
-    let within = index.files.iter().filter(|(path, _)| path.starts_with(start));
+/// The files of a release whose paths have this prefix, with their blobs as content.
+fn stored(index: &Index, prefix: &str) -> BTreeMap<String, NewFile> {
+    let within = index.files.iter().filter(|(path, _)| path.starts_with(prefix));
     let new = within.map(|(path, file)| {
         let (size, sha256, content) = (file.size, file.sha256, NewContent::Blob(file.blob.clone()));
         (path.clone(), NewFile { name: path.clone(), size, sha256, content })
@@ -304,13 +306,13 @@ fn stored(index: &Index, start: &str) -> BTreeMap<String, NewFile> {
     new.collect()
 }
 
-/// The digests of files as they are stored, where they could be the same as what is to be published.
+/// Reads the digests of stored files that have the same path and size as a new file.
 async fn digests(backend: &S3Backend, tree: &Union, new: &NewLibrary) -> Result<Digests> {
     let candidates = paths(new).filter_map(|(path, file)| {
         let found = tree.file(&path)?;
         (found.meta.size == file.size).then_some((path, found))
     });
-    // A blob that is damaged, or not there.
+    // A blob that is damaged or missing.
     let is_lost = |error: &Error| matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unavailable);
     let reads = candidates.map(|(path, found)| async move {
         let location = VirtualPath::in_skills(&path)?;
@@ -321,10 +323,10 @@ async fn digests(backend: &S3Backend, tree: &Union, new: &NewLibrary) -> Result<
         };
         Ok((path, digest))
     });
-    Ok(at_once(READS_AT_ONCE, reads.collect()).await?.into_iter().collect())
+    Ok(run_concurrently(MAX_READS, reads.collect()).await?.into_iter().collect())
 }
 
-/// Whether a path is the description of a category.
+/// The category that a file describes, if it is a category description.
 pub(super) fn described_category(path: &str) -> Option<&str> {
     path.strip_suffix(DESCRIPTION)?.strip_suffix('/')
 }

@@ -1,43 +1,43 @@
-//! Pruning: deletes blobs and records that no listed release names, once they are old enough.
+//! Prune: deletes blobs and records that no listed release names and that are older than the grace period.
 //!
-//! No lock is needed. A push relies only on keys that the index it replaces names or lists, and on what it has
-//! uploaded itself within a day; blob keys are never used twice. So a key that is unreferenced and older than the
-//! grace period stays unreferenced, however late its deletion arrives.
+//! This needs no lock. A push relies only on keys that the index it replaces names or lists, and on its own uploads of
+//! the last day. Blob keys are never reused. So a key that is unreferenced and older than the grace period stays
+//! unreferenced, no matter how late its deletion arrives.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::library::{LibraryAdmin, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, MAX_READS, run_concurrently};
 use super::protocol::{self, Retention};
 use crate::ambient::Instant;
 use crate::error::Result;
 use crate::index::Index;
 use crate::store::Meta;
 
-/// What was deleted.
+/// The result of a prune: what was deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Pruned {
-    /// Records of releases that are not listed any more.
+    /// The number of records of releases that are no longer listed.
     pub releases: u64,
-    /// Contents that no release names any more.
+    /// The number of blobs that no listed release names.
     pub blobs: u64,
-    /// Their bytes.
+    /// The total size of these blobs in bytes.
     pub bytes: u64,
 }
 
 impl LibraryAdmin {
-    /// Deletes content that no listed release names, once it is older than the grace period of
+    /// Deletes stored content that no listed release names and that is older than the grace period in
     /// [`Settings::retention`](crate::Settings::retention).
     ///
-    /// Costs one request for the index, one for each listed release, a listing of what is stored, and one for each
-    /// object that is deleted.
+    /// Publishing prunes automatically after every tenth release. Costs one request for the index, one for each listed
+    /// release, a listing of blobs and records, and one request for each deleted object.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) when the index or a listed release cannot be read: nothing
-    /// is deleted then.
+    /// [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt) if the index or a listed release cannot be read. Nothing is
+    /// deleted in that case.
     pub async fn prune(&self) -> Result<Pruned> {
         prune(self, self.retention()).await
     }
@@ -49,7 +49,7 @@ pub(super) async fn prune(access: &LibraryAdmin, retention: Retention) -> Result
     let Some(index) = access.read_index().await?.map(|found| found.value) else {
         return Ok(Pruned::default());
     };
-    // By the time before the index was read: a push may since have committed what is young by now.
+    // Ages are relative to the time before the index was read: a push may have committed a blob since then.
     let now = backend.server_time() - began.elapsed();
     let mut named: BTreeSet<String> = BTreeSet::new();
     let mut name = |index: &Index| {
@@ -81,6 +81,6 @@ pub(super) async fn prune(access: &LibraryAdmin, retention: Retention) -> Result
         }
     }
     let deletions = garbage.iter().map(|(key, meta)| backend.store().delete_version(key, meta)).collect();
-    at_once(READS_AT_ONCE, deletions).await?;
+    run_concurrently(MAX_READS, deletions).await?;
     Ok(pruned)
 }

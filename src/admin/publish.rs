@@ -1,5 +1,5 @@
-//! Publishing: blobs, the release record, then one compare-and-swap of the index, which is the moment for every
-//! reader. The mirror follows. docs/design/publishing.md tells what is visible at each step.
+//! Publishing: uploads the blobs and the release record, then commits the release with one compare-and-swap of the
+//! index. The mirror follows. docs/design/publishing.md describes what readers see at each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tracing::instrument;
 use super::compare::{Action, Change};
 use super::drift::Drift;
 use super::library::{
-    LibraryAdmin, LibraryKind, READS_AT_ONCE, Versioned, at_once, nothing_there, only_over,
+    LibraryAdmin, LibraryKind, MAX_READS, Versioned, empty_library, if_unchanged, run_concurrently,
 };
 use super::mirror::{Mirrored, Mirroring};
 use super::new::{IntoKind, NewContent, NewFile, PushOptions};
 use super::plan::{LibraryChange, Plan};
 use super::protocol::{self, Commit};
 use super::release::{PendingRelease, next_index};
-use super::work::{AT_ONCE, Transfers};
+use super::work::{MAX_REQUESTS, Transfers};
 use super::{plain, prune};
 use crate::ambient::Instant;
 use crate::error::{Error, ErrorKind, Hint, Result};
@@ -27,55 +27,59 @@ use crate::index::{Digest, Index, IndexKind, MAX_BYTES, ReleaseId};
 use crate::mount::Library;
 use crate::store::Condition;
 
-/// Every so many releases, objects that nothing refers to are pruned.
+/// Unreferenced objects are pruned after every tenth release.
 const PRUNE_EVERY: u64 = 10;
 
-/// What was published.
+/// The result of publishing a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Published {
-    /// The number of the release; `None` when nothing had changed, or for a plain library.
+    /// The number of the new release. `None` if nothing changed, or if the library is plain.
     pub release: Option<u64>,
-    /// Skills that are new.
+    /// The number of skills that were created.
     pub created: u64,
-    /// Skills that changed.
+    /// The number of skills that were updated.
     pub updated: u64,
-    /// Skills that are gone.
+    /// The number of skills that were deleted.
     pub deleted: u64,
-    /// Skills that were the same already.
+    /// The number of skills that were already up to date.
     pub unchanged: u64,
-    /// Skills that were not published.
+    /// The number of skills that were refused.
     pub refused: u64,
-    /// Skills that are pinned.
+    /// The number of skills that were left unchanged because they are pinned.
     pub pinned: u64,
-    /// Files that were uploaded.
+    /// The number of files that were uploaded.
     pub uploaded: u64,
-    /// Their bytes.
+    /// The total size of the uploaded files, in bytes.
     pub uploaded_bytes: u64,
-    /// Keys of the mirror that others have changed. They were left alone, and no reader sees them.
+    /// Keys of the mirror that other tools have changed. They were left unchanged, and readers do not see them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drift: Vec<Drift>,
-    /// Why the mirror could not be completed. Readers do not depend on it; the next push completes it.
+    /// Why the mirror could not be completed. Readers do not depend on the mirror, and the next push completes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror_error: Option<String>,
-    /// A second release, of what was uploaded while a plain library was published.
+    /// The number of a second release, with files that other tools uploaded while a plain library was being published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uploaded_meanwhile: Option<u64>,
-    /// The id that its blobs have.
+    /// The ID in the keys of its blobs.
     #[serde(skip)]
     pub(crate) id: Option<ReleaseId>,
 }
 
 impl LibraryAdmin {
-    /// Does what a plan says: makes a release, or writes the keys of a plain library.
+    /// Applies a plan: creates a release, or writes the keys of a plain library.
     ///
-    /// A release becomes visible to every reader at once, whole. When another release is committed first, this one
-    /// is planned again on top of it, and goes on if its changes are the same. Interrupted before the commit, nothing
-    /// is visible; after it, only the mirror is incomplete, and the next push completes it.
+    /// Readers see all of a release or nothing of it. If another release is committed first, this one is planned again
+    /// on top of it, and published if its changes are still the same. If the process is interrupted before the commit,
+    /// nothing is visible. If it is interrupted afterwards, only the mirror is incomplete, and the next push completes
+    /// it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when another release changed the same: nothing of this one is visible.
-    /// [`ErrorKind::Unavailable`] where the server ignores conditional writes.
+    /// - [`ErrorKind::Conflict`] if another release changed the same files. Nothing of this release is visible, unless
+    ///   [`Error::may_have_taken_effect`] says that this could not be determined.
+    /// - [`ErrorKind::InvalidInput`] if the plan is for another library.
+    /// - [`ErrorKind::TooLarge`] if the index would exceed its maximum size.
+    /// - [`ErrorKind::Unavailable`] if the server ignores conditional writes.
     #[instrument(name = "publish", skip_all, fields(library = %plan.library))]
     pub async fn publish(&self, plan: &Plan) -> Result<Published> {
         let mut published = Published {
@@ -103,12 +107,12 @@ impl LibraryAdmin {
         }
         let mirroring = Mirroring {
             adopting: plan.adopted.is_some(),
-            // What was uploaded to a plain library meanwhile becomes a release, and is never replaced.
+            // Files that other tools upload in the meantime become a second release; they must not be replaced.
             overwrite: plan.options.overwrite && plan.adopted.is_none(),
             ..Mirroring::new(self)
         };
         if !plan.changes() {
-            // What a push that was killed has left behind is completed.
+            // Completes the mirror of a push that was killed.
             if let Some(index) = plan.base.index.as_ref().filter(|index| index.value.is_published()) {
                 note_mirror(&mut published, mirroring.complete(index.value.clone()).await);
             }
@@ -125,7 +129,7 @@ impl LibraryAdmin {
         let (index, base) = self.commit(plan, &adopted, &mut upload).await?;
         (published.release, published.id) = (Some(index.release), Some(upload.id.clone()));
         (published.uploaded, published.uploaded_bytes) = (upload.files, upload.bytes);
-        // What was in a plain library, and what the release replaces of it, is the mirror's to write.
+        // The mirror may replace the keys of the plain library that were adopted or changed by the plan.
         let adopted = adopted.into_iter().filter_map(|file| match file.content {
             NewContent::Key(etag) => Some((file.name, (etag, Some(file.sha256)))),
             _ => None,
@@ -161,11 +165,14 @@ impl LibraryAdmin {
         Ok(published)
     }
 
-    /// Makes a published library plain: its keys are completed, and from then on they are what readers see. Its
-    /// releases stay.
+    /// Makes a published library plain: completes its mirror, which readers then read directly.
+    ///
+    /// The releases are kept, and the library can be published again.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] when others have changed keys: publish or revert that first.
+    /// - [`ErrorKind::Conflict`] if there is drift, which must be published or reverted first, or if another publisher
+    ///   may still be writing the mirror.
+    /// - [`ErrorKind::InvalidInput`] if the library is already plain, [`ErrorKind::NotFound`] if it is empty.
     #[instrument(name = "unpublish", skip_all, fields(library = %self.library))]
     pub async fn unpublish(&self) -> Result<()> {
         let library = &self.library;
@@ -174,7 +181,7 @@ impl LibraryAdmin {
             let base = match self.read_index().await? {
                 Some(found) if found.value.is_published() => found,
                 None if self.load().await?.kind == LibraryKind::Empty => {
-                    return Err(nothing_there(library));
+                    return Err(empty_library(library));
                 }
                 _ => {
                     return Err(Unpublished::AlreadyPlain(library).into());
@@ -202,7 +209,7 @@ impl LibraryAdmin {
     }
 }
 
-/// A mirror that is incomplete is told, and is not a failure: the release is committed.
+/// Records the result of mirroring. An incomplete mirror is not an error, since the release is committed.
 fn note_mirror(published: &mut Published, done: Result<Mirrored>) {
     match done {
         Ok(mirrored) => published.drift = mirrored.drift,
@@ -263,7 +270,7 @@ impl From<Unpublished<'_>> for Error {
 }
 
 impl LibraryAdmin {
-    /// Uploads, records and commits a release. The index that was committed, and the one it was made on.
+    /// Uploads, records and commits a release. Returns the committed index and the one that it is based on.
     async fn commit(
         &self,
         plan: &Plan,
@@ -290,7 +297,7 @@ impl LibraryAdmin {
                 return Ok((Arc::new(index), base.map(|base| base.value.clone())));
             }
             let overtaken = || Error::from(Unpublished::Overtaken(library));
-            // What looked like drift may have been a key of that release.
+            // For `Index`: what looked like drift may have been a key of that release.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.conflict_patience());
             if matches!(plan.change, LibraryChange::Index) || Instant::now() >= deadline {
                 return Err(overtaken());
@@ -305,7 +312,7 @@ impl LibraryAdmin {
         }
     }
 
-    /// The compare-and-swap. `false` when another release was committed first.
+    /// Replaces the index by compare-and-swap. Returns `false` if another release was committed first.
     async fn swap(
         &self,
         index: &Index,
@@ -318,7 +325,7 @@ impl LibraryAdmin {
         let seen = base.map(|base| base.etag.as_str());
         let mut round = 0;
         loop {
-            let put = backend.put_document(&library.index(), bytes.clone(), only_over(seen)).await;
+            let put = backend.put_document(&library.index(), bytes.clone(), if_unchanged(seen)).await;
             backend.library_changed();
             let failed = match put {
                 Ok(Some(_)) => return Ok(true),
@@ -328,7 +335,7 @@ impl LibraryAdmin {
                 }
                 Err(error) => return Err(error.during("write the index of", library)),
             };
-            // It may have taken effect all the same: the index itself tells.
+            // The write may have taken effect: read the index to find out.
             let now = self.read_index().await.map_err(Error::uncertain)?;
             let lists_ours =
                 now.as_ref().is_some_and(|now| now.value.id == index.id || now.value.lists(&index.id));
@@ -354,7 +361,7 @@ impl LibraryAdmin {
         protocol::push_expired(age, self.retention())
     }
 
-    /// Reads what a plain library contains and uploads it, as far as the plan does not replace it.
+    /// Reads the files of a plain library that the plan does not replace, and uploads them as blobs.
     async fn adopt(&self, plan: &Plan, upload: &mut PendingRelease) -> Result<Vec<NewFile>> {
         let Some(adopted) = &plan.adopted else { return Ok(Vec::new()) };
         let work = Transfers::new(self, "adopting", (adopted.files, adopted.bytes));
@@ -364,26 +371,26 @@ impl LibraryAdmin {
         let reads = kept.map(|(path, found)| async move {
             let etag = found.meta.etag.clone().unwrap_or_default();
             let bytes = {
-                let _room = work.room(found.meta.size).await?;
+                let _permits = work.reserve(found.meta.size).await?;
                 work.key(path, &etag).await?
             };
             let file = NewFile::new(path, bytes);
             work.upload(path, &file, id, None).await?;
             Ok(NewFile { content: NewContent::Key(etag), ..file })
         });
-        let adopted = at_once(READS_AT_ONCE, reads.collect()).await?;
+        let adopted = run_concurrently(MAX_READS, reads.collect()).await?;
         upload.add(adopted.iter());
         Ok(adopted)
     }
 
-    /// Uploads what the index that the commit is conditional on does not name.
+    /// Uploads new content, except blobs that the base index already names.
     async fn upload_changes(&self, plan: &Plan, upload: &mut PendingRelease) -> Result<()> {
         let named: BTreeSet<Digest> =
             plan.base.index().iter().flat_map(|base| base.blobs()).map(|(sha256, _)| sha256).collect();
         let mut wanted: BTreeMap<Digest, (&str, &NewFile)> = BTreeMap::new();
         for Change { path, after, .. } in &plan.changes {
             let Some(file) = after else { continue };
-            // A blob of a release that the base lists is as good as one that the base names.
+            // A blob of any release that the base lists cannot be pruned, so it needs no upload.
             let stored = matches!(file.content, NewContent::Blob(_));
             let named = named.contains(&file.sha256) && !plan.options.overwrite;
             if !stored && !named && !upload.blobs.contains(&file.sha256) {
@@ -394,12 +401,12 @@ impl LibraryAdmin {
         let work = Transfers::new(self, "uploading", total);
         let from = plan.options.copy_from.as_ref();
         let uploads = wanted.values().map(|(path, file)| work.upload(path, file, &upload.id, from));
-        at_once(AT_ONCE, uploads.collect()).await?;
+        run_concurrently(MAX_REQUESTS, uploads.collect()).await?;
         upload.add(wanted.into_values().map(|(_, file)| file));
         Ok(())
     }
 
-    /// What was uploaded to a plain library while it was published becomes a second release.
+    /// Publishes files that were uploaded while a plain library was being published, as a second release.
     async fn publish_uploaded_meanwhile(&self, options: &PushOptions) -> Result<Published> {
         let source = "uploaded while the library was published".to_owned();
         let options = PushOptions { source, into: IntoKind::Same, ..options.clone() };

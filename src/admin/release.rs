@@ -1,15 +1,15 @@
-//! The index of the next release: the one before it, and what a plan changes.
+//! Builds the index of the next release from the previous index and a plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::compare::{Action, Change};
-use super::library::{LibraryAdmin, at_once};
+use super::library::{LibraryAdmin, run_concurrently};
 use super::new::{NewContent, NewFile};
 use super::plan::{Plan, described_category};
 use super::protocol::{self, Retention};
-use super::work::{AT_ONCE, Transfers};
+use super::work::{MAX_REQUESTS, Transfers};
 use crate::ambient::unix_seconds;
 use crate::backend::find_skills;
 use crate::error::Result;
@@ -17,7 +17,7 @@ use crate::index::{BlobOrigin, Digest, Index, IndexKind, IndexedFile, ReleaseId,
 use crate::manifest::read_description;
 use crate::skill::{FIRST_BYTES, MOST_BYTES, head_of};
 
-/// A release on its way: its id, and what it has uploaded.
+/// A release that is not committed yet: its ID, and its uploads.
 pub(super) struct PendingRelease {
     pub(super) id: ReleaseId,
     pub(super) began: SystemTime,
@@ -37,7 +37,8 @@ impl PendingRelease {
     }
 }
 
-/// The index of the release that a plan makes. `adopted` is what a plain library contained, by its path.
+/// Builds the index of the release that a plan creates. `adopted` has the files of a plain library, with their paths as
+/// names.
 pub(super) async fn next_index(
     access: &LibraryAdmin,
     plan: &Plan,
@@ -73,7 +74,7 @@ pub(super) async fn next_index(
         let (size, sha256, since) = (file.size, file.sha256, origin.clone());
         index.files.insert(path.clone(), IndexedFile { size, sha256, blob, since });
     }
-    // What was uploaded again may be damaged where it was before.
+    // The content was uploaded again because its old blob may be damaged: use the new blob everywhere.
     for file in index.files.values_mut().filter(|file| upload.blobs.contains(&file.sha256)) {
         file.blob = origin.clone();
     }
@@ -83,7 +84,7 @@ pub(super) async fn next_index(
             None => index.pins.remove(skill),
         };
     }
-    tell_heads(access, plan, adopted, &origin, &mut index).await?;
+    update_heads(access, plan, adopted, &origin, &mut index).await?;
     index.releases.push(ReleaseNote {
         number,
         id: upload.id.clone(),
@@ -98,7 +99,7 @@ pub(super) async fn next_index(
     Ok(index)
 }
 
-/// Drops releases from the list that need not be kept.
+/// Drops releases from the list that the retention does not keep.
 fn trim(index: &mut Index, now: u64, retention: Retention) {
     let pinned: BTreeSet<u64> = index.pins.values().copied().collect();
     let superseded: Vec<Option<u64>> =
@@ -111,9 +112,8 @@ fn trim(index: &mut Index, now: u64, retention: Retention) {
     });
 }
 
-/// What the heads of the skills and the descriptions of the categories say: readers of the index see what readers of
-/// the files would. Only files that changed are read.
-async fn tell_heads(
+/// Updates the heads of skills and the category descriptions in the index. Only files that changed are read.
+async fn update_heads(
     access: &LibraryAdmin,
     plan: &Plan,
     adopted: &[NewFile],
@@ -150,25 +150,25 @@ async fn tell_heads(
     let reads = reads.into_iter().map(|(path, file, skill)| async move {
         let blob = NewContent::Blob(file.blob.clone());
         let content = contents.get(&file.sha256).or_else(|| adopted.get(path.as_str()));
-        let _room = work.room(file.size).await?;
+        let _permits = work.reserve(file.size).await?;
         let bytes = work.content(&path, file.sha256, content.copied().unwrap_or(&blob)).await?;
         Ok((path, skill, file.size, bytes))
     });
-    let read = at_once(AT_ONCE, reads.collect()).await?;
+    let read = run_concurrently(MAX_REQUESTS, reads.collect()).await?;
     index.heads.retain(|skill, _| skills.contains_key(skill.as_str()));
     let described: BTreeSet<String> =
         index.files.keys().filter_map(|path| described_category(path)).map(str::to_owned).collect();
     index.categories.retain(|category, _| described.contains(category));
     for (path, skill, size, bytes) in read {
         if let Some(skill) = skill {
-            let most = bytes.len().min(usize::try_from(MOST_BYTES).unwrap_or(usize::MAX));
-            match head_of(&skill, &bytes[..most], size) {
+            let limit = bytes.len().min(usize::try_from(MOST_BYTES).unwrap_or(usize::MAX));
+            match head_of(&skill, &bytes[..limit], size) {
                 Some(head) => index.heads.insert(skill.into(), head),
                 None => index.heads.remove(skill.as_str()),
             };
         } else if let Some(category) = described_category(&path) {
-            let most = bytes.len().min(usize::try_from(FIRST_BYTES).unwrap_or(usize::MAX));
-            match read_description(&bytes[..most], most as u64 >= size) {
+            let limit = bytes.len().min(usize::try_from(FIRST_BYTES).unwrap_or(usize::MAX));
+            match read_description(&bytes[..limit], limit as u64 >= size) {
                 Some(text) => index.categories.insert(category.to_owned(), text),
                 None => index.categories.remove(category),
             };

@@ -1,9 +1,9 @@
-//! Repairing a library: restores a damaged index from a release and blobs from other copies of their content, and
+//! Repairs a library: restores a damaged index from a release and blobs from other copies of their content, and
 //! completes the mirror.
 //!
-//! What is broken is what a verification found; afterwards the library is verified again.
+//! The library is verified before and after.
 
-use super::library::{LibraryAdmin, only_over};
+use super::library::{LibraryAdmin, if_unchanged};
 use super::mirror::Mirroring;
 use super::verify::{Intact, Problem, Verified, VerifyOptions, intact_releases, restorable};
 use crate::error::{Error, ErrorKind, Hint, Result, shorten};
@@ -12,15 +12,16 @@ use crate::manifest::Severity;
 use crate::options::setters;
 use crate::path::leaf;
 
-/// How to repair a library.
+/// Options for [`LibraryAdmin::repair`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RepairOptions {
-    /// Reads every blob of the newest release and compares its digest.
+    /// Read every blob of the newest release and compare its digest. Default: false.
     pub read_blobs: bool,
-    /// Replaces what others have changed in the mirror.
+    /// Revert keys of the mirror that other tools have changed. Default: false.
     pub overwrite: bool,
-    /// The release that a damaged or lost index is restored from: its number, or `NUMBER-ID`.
+    /// The release to restore a damaged or missing index from: its number, or `NUMBER-ID` if two publishers wrote that
+    /// number.
     pub release: Option<String>,
 }
 
@@ -33,12 +34,18 @@ impl RepairOptions {
 }
 
 impl LibraryAdmin {
-    /// Verifies, and repairs what can be: restores a damaged index from the release that is named, blobs from other
-    /// copies of their content, and completes the mirror. With [`RepairOptions::overwrite`], reverts what others have
-    /// changed there; without, nothing of theirs is touched.
+    /// Verifies the library and repairs what can be repaired.
+    ///
+    /// Restores a damaged index from [`RepairOptions::release`], restores blobs from other copies of their content, and
+    /// completes the mirror. Changes by other tools are kept unless [`RepairOptions::overwrite`] is set. Repaired
+    /// problems are included in the result, with [`Problem::repaired`] set.
     ///
     /// # Errors
-    /// As [`LibraryAdmin::verify`]; [`ErrorKind::InvalidInput`] when the release that is named is not intact.
+    /// - Errors of [`LibraryAdmin::verify`].
+    /// - [`ErrorKind::NotFound`] if the named release is not intact, [`ErrorKind::Ambiguous`] if its number is not
+    ///   unique.
+    /// - [`ErrorKind::InvalidInput`] if a release is named and the index is not damaged.
+    /// - [`ErrorKind::Conflict`] if another process wrote the index.
     pub async fn repair(&self, options: &RepairOptions) -> Result<Verified> {
         let library = &self.library;
         let verify = VerifyOptions { read_blobs: options.read_blobs };
@@ -74,7 +81,7 @@ impl LibraryAdmin {
     }
 }
 
-/// Writes blobs again from other copies of their content: the mirror's key, or a blob of another release.
+/// Restores blobs from other copies of their content: a blob of another release, or the key of the mirror.
 async fn restore_blobs(access: &LibraryAdmin, index: &Index, found: &Verified) -> Result<()> {
     const BROKEN: [&str; 2] = ["missing-blob", "damaged-blob"];
     if !found.has(&BROKEN) {
@@ -95,15 +102,15 @@ async fn restore_blobs(access: &LibraryAdmin, index: &Index, found: &Verified) -
                 continue;
             }
             let seen = backend.store().head(key.key()).await?.and_then(|meta| meta.etag);
-            // The same key has the same content again, so nobody can tell the difference.
-            backend.put_object(&key, leaf(path), bytes, only_over(seen.as_deref())).await?;
+            // The key names the digest, so restoring the content is invisible to readers.
+            backend.put_object(&key, leaf(path), bytes, if_unchanged(seen.as_deref())).await?;
             break;
         }
     }
     Ok(())
 }
 
-/// The index of a release becomes the index again. Nothing is guessed: the release is named.
+/// Restores the index from the record of a release. The caller names the release; nothing is guessed.
 async fn restore_index(access: &LibraryAdmin, release: &str) -> Result<()> {
     let LibraryAdmin { backend, library, .. } = access;
     let intact = intact_releases(access).await?;
@@ -125,13 +132,14 @@ async fn restore_index(access: &LibraryAdmin, release: &str) -> Result<()> {
         let message = format!("somebody else wrote the index of {library}");
         Error::new(ErrorKind::Conflict, message).with_hint("verify it again")
     };
-    // Only over what is still damaged, or not there.
+    // Replace the index only if it is still damaged or missing.
     let seen = match backend.object(library.index().key()).await? {
         Some((_, bytes)) if Index::decode(&bytes).is_ok() => return Err(conflict()),
         Some((meta, _)) => meta.etag,
         None => None,
     };
-    let put = backend.put_document(&library.index(), wanted.bytes.clone(), only_over(seen.as_deref())).await;
+    let put =
+        backend.put_document(&library.index(), wanted.bytes.clone(), if_unchanged(seen.as_deref())).await;
     backend.library_changed();
     match put.map_err(|e| e.during("restore the index of", library))? {
         Some(_) => Ok(()),

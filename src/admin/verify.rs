@@ -1,4 +1,4 @@
-//! Verifying: the index, the blobs and the mirror of a library, compared with each other.
+//! Verifies a library: compares its index, its blobs and its mirror with each other.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 use tracing::instrument;
 
 use super::drift::{Drift, MirrorState, compare_mirror};
-use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once, nothing_there};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, MAX_READS, empty_library, run_concurrently};
 use super::work::Transfers;
 use crate::backend::Union;
 use crate::error::{ErrorKind, Hint, Result};
@@ -15,25 +15,26 @@ use crate::manifest::{Severity, validate};
 use crate::options::setters;
 use crate::path::{VirtualPath, leaf};
 
-/// A longer `SKILL.md` is reported.
+/// The size in bytes above which a `SKILL.md` is reported.
 const LARGE_SKILL_FILE: u64 = 1024 * 1024;
-/// So is a skill with more bytes or files: hosts may reject it.
+/// The total size in bytes above which a skill is reported, since hosts may reject it.
 const LARGE_SKILL: u64 = 16 * 1024 * 1024;
+/// The number of files above which a skill is reported.
 const MANY_FILES: usize = 512;
-/// This much of a `SKILL.md` is validated.
-const JUDGED_BYTES: u64 = 1024 * 1024;
-/// The index, as a place of problems.
+/// How many bytes of a `SKILL.md` are validated.
+const VALIDATED_BYTES: u64 = 1024 * 1024;
+/// The path of problems of the index.
 const INDEX: &str = "index.json";
-/// What a blob that is missing or damaged means.
+/// The consequence of a missing or damaged blob.
 const NOT_READABLE: &str = "so it cannot be read";
-/// What an upload that was not completed means.
+/// The message for an upload that was not completed.
 const TORN_UPLOAD: &str = "a multipart upload was not completed: it is invisible but billed; a lifecycle rule of the bucket can remove it";
 
-/// What to verify.
+/// Options for [`LibraryAdmin::verify`].
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct VerifyOptions {
-    /// Reads every blob of the newest release and compares its digest.
+    /// Read every blob of the newest release and compare its digest. Default: false.
     pub read_blobs: bool,
 }
 
@@ -43,47 +44,47 @@ impl VerifyOptions {
     }
 }
 
-/// Something that a verification found.
+/// A problem that a verification found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem {
-    /// How bad it is.
+    /// The severity. [`Severity::Info`] is not counted as a problem by [`Verified::is_clean`].
     pub severity: Severity,
-    /// What it is, in one word that stays.
+    /// A stable code, such as `missing-blob`.
     pub code: &'static str,
-    /// Where: a path below `/skills`, or the index.
+    /// What is affected: a path below `/skills`, a release, a key, `index.json` or `mirror.json`.
     pub path: String,
-    /// What it is.
+    /// A description.
     pub message: String,
-    /// What to do about it, if that is known.
+    /// What to do about it, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<Hint>,
-    /// Whether it was repaired.
+    /// Whether [`LibraryAdmin::repair`] repaired it.
     pub repaired: bool,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Verified {
-    /// Skills that were looked at.
+    /// The number of skills that were checked.
     pub skills: u64,
-    /// Files that were looked at.
+    /// The number of files that were checked.
     pub files: u64,
-    /// Objects that were read, to compare their digests.
+    /// The number of objects that were read to compare their digests.
     pub read: u64,
-    /// What was found, the worst first.
+    /// The problems, most severe first.
     pub problems: Vec<Problem>,
 }
 
 impl Verified {
-    /// Whether nothing is wrong that was not repaired.
+    /// Whether there are no problems, except repaired and informational ones.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.iter().all(|problem| problem.repaired || problem.severity == Severity::Info)
     }
 
-    fn say(&mut self, severity: Severity, code: &'static str, path: &str, message: &str) {
+    fn add(&mut self, severity: Severity, code: &'static str, path: &str, message: &str) {
         let (path, message) = (path.to_owned(), message.to_owned());
         self.problems.push(Problem { severity, code, path, message, hint: None, repaired: false });
     }
@@ -111,14 +112,14 @@ pub(super) struct Intact {
 }
 
 impl LibraryAdmin {
-    /// Compares the index, the blobs and the mirror of a library.
+    /// Compares the index, the blobs and the mirror of the library with each other. Changes nothing.
     ///
-    /// Costs the index, the record of the mirror, listings of
-    /// keys and blobs, and one request for each listed release and for each key that differs; with
-    /// [`VerifyOptions::read_blobs`], one more for each blob.
+    /// Costs two requests, listings of keys and blobs, and one request for each listed release and for each key that
+    /// differs. [`VerifyOptions::read_blobs`] adds one request for each blob.
     ///
     /// # Errors
-    /// Those of the storage; [`ErrorKind::NotFound`] when there is nothing at all.
+    /// [`ErrorKind::NotFound`] if the library is empty; errors of the storage. A damaged index is a [`Problem`], not an
+    /// error.
     #[instrument(name = "verify", skip_all, fields(library = %self.library))]
     pub async fn verify(&self, options: &VerifyOptions) -> Result<Verified> {
         let mut found = Verified::default();
@@ -126,7 +127,7 @@ impl LibraryAdmin {
             Ok(state) => verify_state(self, &state, options, &mut found).await?,
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let intact = intact_releases(self).await?;
-                found.say(Severity::Error, "bad-index", INDEX, error.message());
+                found.add(Severity::Error, "bad-index", INDEX, error.message());
                 found.hint(restorable(&intact));
             }
             Err(error) => return Err(error),
@@ -134,10 +135,10 @@ impl LibraryAdmin {
         match self.backend.store().unfinished_uploads(&self.library.everything()).await {
             Ok(keys) => {
                 for key in keys {
-                    found.say(Severity::Warning, "torn-upload", &key, TORN_UPLOAD);
+                    found.add(Severity::Warning, "torn-upload", &key, TORN_UPLOAD);
                 }
             }
-            // Not every server lists them, and not every administrator may.
+            // Some servers do not support listing uploads, and some administrators are not permitted to.
             Err(error) => tracing::debug!("unfinished uploads cannot be listed: {error}"),
         }
         found.sort();
@@ -153,7 +154,7 @@ async fn verify_state(
 ) -> Result<()> {
     for key in &state.tree.unnameable {
         let message = "no path can name this key, so no session sees it; rename it with an S3 tool";
-        found.say(Severity::Warning, "unreachable-key", key, message);
+        found.add(Severity::Warning, "unreachable-key", key, message);
     }
     sizes(&state.tree, found);
     let mut blobs = BTreeSet::new();
@@ -161,16 +162,16 @@ async fn verify_state(
         blobs = access.stored_blobs().await?;
         check_releases(access, index, &blobs, found).await;
         if index.is_published() {
-            tell_mirror(&compare_mirror(access, index).await?, index, found);
+            report_mirror(&compare_mirror(access, index).await?, index, found);
         }
     } else {
         let intact = intact_releases(access).await?;
         if !intact.is_empty() {
             let message = "the library has releases and no index, so it is read as plain";
-            found.say(Severity::Error, "lost-index", INDEX, message);
+            found.add(Severity::Error, "lost-index", INDEX, message);
             found.hint(restorable(&intact));
         } else if state.kind == LibraryKind::Empty {
-            return Err(nothing_there(&access.library));
+            return Err(empty_library(&access.library));
         }
     }
     if options.read_blobs {
@@ -179,22 +180,22 @@ async fn verify_state(
     Ok(())
 }
 
-fn tell_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
+fn report_mirror(mirror: &MirrorState, index: &Index, found: &mut Verified) {
     for Drift { path, change, .. } in &mirror.drift {
         let message = format!("others have {} this key, and no session sees that", change.done());
-        found.say(Severity::Warning, "drift", path, &message);
+        found.add(Severity::Warning, "drift", path, &message);
         found.hint(Hint::PublishOrRevert);
     }
     if mirror.behind > 0 {
         let (behind, release) = (mirror.behind, index.release);
         let keys = if behind == 1 { "key is" } else { "keys are" };
         let message = format!("{behind} {keys} not at release {release} yet");
-        found.say(Severity::Warning, "mirror-behind", "mirror.json", &message);
+        found.add(Severity::Warning, "mirror-behind", "mirror.json", &message);
         found.hint(Hint::CompleteMirror);
     }
 }
 
-/// Whether everything that the listed releases name is there.
+/// Checks that the records and blobs of all listed releases exist.
 async fn check_releases(
     access: &LibraryAdmin,
     index: &Index,
@@ -206,7 +207,7 @@ async fn check_releases(
     for (path, file) in &index.files {
         if !is_stored(file.sha256, &file.blob.id) {
             let message = format!("its blob is missing, {NOT_READABLE}");
-            found.say(Severity::Error, "missing-blob", path, &message);
+            found.add(Severity::Error, "missing-blob", path, &message);
             found.hint(Hint::RepairLibrary);
         }
     }
@@ -219,15 +220,15 @@ async fn check_releases(
                 if missing > 0 {
                     let message =
                         format!("{missing} of its blobs are missing, so it cannot be rolled back to");
-                    found.say(Severity::Warning, "incomplete-release", &release, &message);
+                    found.add(Severity::Warning, "incomplete-release", &release, &message);
                 }
             }
-            Err(error) => found.say(Severity::Warning, "lost-release", &release, error.message()),
+            Err(error) => found.add(Severity::Warning, "lost-release", &release, error.message()),
         }
     }
     for (skill, release) in index.lost_pins() {
         let message = format!("it is pinned to release {release}, which is no longer listed");
-        found.say(Severity::Warning, "lost-pin", skill, &message);
+        found.add(Severity::Warning, "lost-pin", skill, &message);
         found.hint(Hint::Unpin(skill.clone()));
     }
 }
@@ -244,14 +245,14 @@ fn sizes(tree: &Union, found: &mut Verified) {
                 let size = file.meta.size;
                 let message =
                     format!("it has {size} bytes; more than {LARGE_SKILL_FILE} do not fit any prompt");
-                found.say(Severity::Warning, "oversized", &format!("{path}/{name}"), &message);
+                found.add(Severity::Warning, "oversized", &format!("{path}/{name}"), &message);
             }
         }
         if bytes > LARGE_SKILL || files > MANY_FILES {
             let message = format!(
                 "it has {files} files and {bytes} bytes; hosts may reject more than {MANY_FILES} files or {LARGE_SKILL} bytes"
             );
-            found.say(Severity::Info, "oversized", path.as_str(), &message);
+            found.add(Severity::Info, "oversized", path.as_str(), &message);
         }
     }
 }
@@ -266,42 +267,42 @@ async fn read_all(
     let mut files = Vec::new();
     for (path, file) in state.tree.files_in("") {
         let skill = state.tree.skill_of(path);
-        let judged = skill.filter(|skill| {
+        let manifest = skill.filter(|skill| {
             let (skill, name) = (skill.as_str(), &path[skill.as_str().len() + 1..]);
             state.tree.skill(skill).is_some_and(|place| name == place.file)
         });
         let key = file.blob.as_ref().map(|blob| access.library.blob(blob.sha256, &blob.origin.id));
         let missing = key.is_some_and(|key| !stored.contains(key.as_str()));
-        if !missing && (judged.is_some() || file.blob.is_some()) {
-            files.push((path, file, judged));
+        if !missing && (manifest.is_some() || file.blob.is_some()) {
+            files.push((path, file, manifest));
         }
     }
     let total = files.len() as u64;
     let work = Transfers::new(access, "reading", (total, 0));
     let work = &work;
-    let reads = files.into_iter().map(|(path, file, judged)| async move {
+    let reads = files.into_iter().map(|(path, file, manifest)| async move {
         let location = VirtualPath::in_skills(path)?;
-        let most = if judged.is_some() { JUDGED_BYTES } else { 0 };
+        let most = if manifest.is_some() { VALIDATED_BYTES } else { 0 };
         let read = access.backend.digest_listed(&location, file, most).await;
-        work.tell(1, 0);
-        Ok((path, judged, read))
+        work.report(1, 0);
+        Ok((path, manifest, read))
     });
-    let reads = at_once(READS_AT_ONCE, reads.collect()).await?;
-    for (path, judged, read) in reads {
+    let reads = run_concurrently(MAX_READS, reads.collect()).await?;
+    for (path, manifest, read) in reads {
         match read {
             Ok((_, head)) => {
-                let Some(skill) = judged else { continue };
+                let Some(skill) = manifest else { continue };
                 for problem in validate(&head, skill.name()) {
-                    found.say(Severity::Info, "nonconforming", path, &problem);
+                    found.add(Severity::Info, "nonconforming", path, &problem);
                 }
             }
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let message = format!("its blob is not what was published, {NOT_READABLE}");
-                found.say(Severity::Error, "damaged-blob", path, &message);
+                found.add(Severity::Error, "damaged-blob", path, &message);
                 found.hint(Hint::RepairLibrary);
             }
             Err(error) if error.kind() == ErrorKind::Conflict => {
-                found.say(Severity::Info, "changing", path, "it was changed while it was read; verify again");
+                found.add(Severity::Info, "changing", path, "it was changed while it was read; verify again");
             }
             Err(error) => return Err(error),
         }

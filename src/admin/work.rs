@@ -1,4 +1,4 @@
-//! What all requests of a push share: how many are in flight, how many bytes are held, and the progress.
+//! Transfers of a push: limits requests and memory, reports progress, and reads and uploads content.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,12 +14,12 @@ use crate::mount::Library;
 use crate::path::leaf;
 use crate::store::{ByteRange, Condition, Expect, Fetched};
 
-/// Requests that are in flight at once.
-pub(super) const AT_ONCE: usize = 64;
-/// Bytes of files that are held at once, in KiB.
+/// The maximum number of concurrent requests.
+pub(super) const MAX_REQUESTS: usize = 64;
+/// The maximum size of file contents in memory, in KiB.
 const HELD_KIB: usize = 64 * 1024;
-/// Content of so many bytes is copied on the server rather than sent, if it is there already.
-pub(super) const WORTH_A_COPY: u64 = 256 * 1024;
+/// Existing content of at least this many bytes is copied on the server instead of uploaded.
+pub(super) const MIN_COPY_BYTES: u64 = 256 * 1024;
 
 pub(super) struct Transfers<'a> {
     pub(super) access: &'a LibraryAdmin,
@@ -35,36 +35,36 @@ impl<'a> Transfers<'a> {
     pub(super) fn new(access: &'a LibraryAdmin, phase: &'static str, total: (u64, u64)) -> Self {
         let work = Self {
             access,
-            requests: Semaphore::new(AT_ONCE),
+            requests: Semaphore::new(MAX_REQUESTS),
             held: Semaphore::new(HELD_KIB),
             files: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             total,
             phase,
         };
-        work.tell(0, 0);
+        work.report(0, 0);
         work
     }
 
-    pub(super) fn tell(&self, files: u64, bytes: u64) {
+    /// Adds files and bytes to the progress, and reports it.
+    pub(super) fn report(&self, files: u64, bytes: u64) {
         let files = self.files.fetch_add(files, Ordering::Relaxed) + files;
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Nobody wants to know of nothing.
         if self.total.0 > 0 {
             let (files, bytes) = ((files, self.total.0), (bytes, self.total.1));
             self.access.progress.report(PushProgress { phase: self.phase, files, bytes });
         }
     }
 
-    /// Room for a request, and for what it sends.
-    pub(super) async fn room(&self, size: u64) -> Result<(SemaphorePermit<'_>, SemaphorePermit<'_>)> {
+    /// Waits for permits for one request and for its content in memory.
+    pub(super) async fn reserve(&self, size: u64) -> Result<(SemaphorePermit<'_>, SemaphorePermit<'_>)> {
         let closed = |e| Error::new(ErrorKind::Internal, "publishing has ended").with_source(e);
         let kib = u32::try_from(size.div_ceil(1024).min(HELD_KIB as u64)).unwrap_or(u32::MAX);
         let request = self.requests.acquire().await.map_err(closed)?;
         Ok((request, self.held.acquire_many(kib).await.map_err(closed)?))
     }
 
-    /// The content of a file. It is what its digest says, or an error.
+    /// Reads the content of a file and verifies its digest.
     pub(super) async fn content(&self, path: &str, sha256: Digest, content: &NewContent) -> Result<Bytes> {
         let bytes = match content {
             NewContent::Bytes(bytes) => return Ok(bytes.clone()),
@@ -95,13 +95,13 @@ impl<'a> Transfers<'a> {
         })
     }
 
-    /// What a key of the library contains, in this version.
+    /// Reads this version of a key of the library.
     pub(super) async fn key(&self, path: &str, etag: &str) -> Result<Bytes> {
         let (location, key) = self.access.library.file(path)?;
-        let whole = ByteRange { start: 0, end: None };
+        let entire = ByteRange { start: 0, end: None };
         let store = self.access.backend.store();
         let fails = |e: Error| e.during("read", &location);
-        match store.get(key.key(), whole, Expect::Version(etag)).await.map_err(fails)? {
+        match store.get(key.key(), entire, Expect::Version(etag)).await.map_err(fails)? {
             Fetched::Found { meta, mut body, .. } if meta.etag.as_deref() == Some(etag) => {
                 let mut bytes = Vec::new();
                 body.collect(store, &mut bytes).await.map_err(fails)?;
@@ -112,7 +112,7 @@ impl<'a> Transfers<'a> {
         }
     }
 
-    /// Uploads content under a release's own id. That it is there already can only be by ourselves.
+    /// Uploads content as a blob of a release. If the blob exists, this process uploaded it.
     pub(super) async fn upload(
         &self,
         path: &str,
@@ -120,12 +120,12 @@ impl<'a> Transfers<'a> {
         id: &ReleaseId,
         from: Option<&(Library, ReleaseId)>,
     ) -> Result<()> {
-        let _room = self.room(file.size).await?;
+        let _permits = self.reserve(file.size).await?;
         let key = self.access.library.blob(file.sha256, id);
         let name = leaf(&file.name);
         let mut copied = false;
-        if let Some((library, origin)) = from.filter(|_| file.size >= WORTH_A_COPY) {
-            // Whatever is wrong with that, there is another way.
+        if let Some((library, origin)) = from.filter(|_| file.size >= MIN_COPY_BYTES) {
+            // If the copy fails, the content is uploaded instead.
             let source = library.blob(file.sha256, origin);
             let copy = self.access.backend.copy_object(source.key(), &key, name, Condition::Absent).await;
             copied = copy.is_ok();
@@ -135,7 +135,7 @@ impl<'a> Transfers<'a> {
             let put = self.access.backend.put_object(&key, name, bytes, Condition::Absent).await;
             put.map_err(|e| e.during("upload", path))?;
         }
-        self.tell(1, file.size);
+        self.report(1, file.size);
         Ok(())
     }
 }

@@ -13,10 +13,10 @@ enum Step {
     GetMirror,
     List,
     Keys,
-    /// The condition of a write to this path failed, or its outcome is not known.
+    /// The condition of a write to this path failed, or its outcome is unknown.
     Recheck(usize),
     Look(usize),
-    /// It is not known whether this final record was written.
+    /// It is unknown whether this final record was written.
     Confirm(MirrorRecord),
     /// The mirror is complete: commit an index that says plain.
     Unpublish,
@@ -44,7 +44,7 @@ pub(super) struct Mirror {
     no_listing: bool,
     complete: bool,
     quiet: bool,
-    /// Whether all our writes got a response: none of them is still on its way.
+    /// Whether all our writes got a response, so none of them is still in flight.
     clean: bool,
     mirrored: Contents,
     recorded: Contents,
@@ -121,7 +121,7 @@ impl Mirror {
                 Proc::Mirror(Self { step: Step::Keys, ..self })
             }),
             Step::Confirm(record) => moves.to("mirror: read its record back", |world| {
-                // As for a release: to write again while this may still take effect would make it a lie.
+                // As for a release: a second write while this one may still take effect would falsify the record.
                 let (ours, unchanged) =
                     (world.mirror.same_content(record), world.mirror.same_content(self.record));
                 self.step = match protocol::commit(ours, unchanged, false) {
@@ -157,7 +157,7 @@ impl Mirror {
         let tree = world.record(record.number, record.release);
         let at_base = record.release == base.id;
         let settled = record.settled || world.bug == Bug::NeverListing;
-        // Someone else wrote at the same time if this is not the first attempt: then only a listing tells.
+        // After the first attempt, another process wrote concurrently, so a listing is required.
         let first = self.restarts == 0 || world.bug == Bug::NoListingAgain;
         self.no_listing =
             !self.repair && first && tree.is_some() && protocol::needs_no_listing(at_base, settled);
@@ -195,8 +195,8 @@ impl Mirror {
         Proc::Mirror(Self { step: Step::Keys, ..*self })
     }
 
-    /// Whether nobody else can still be writing: asked when the keys are listed, because a write that lands
-    /// after that is not seen.
+    /// Whether no other process can still be writing. Determined when the keys are listed, because a write that
+    /// arrives after that is not seen.
     fn is_quiet(&self, world: &World) -> bool {
         let others = self.target.list().iter().filter(|release| self.repair || release.id != self.who);
         let last = others.map(|release| release.at).max().unwrap_or(0);
@@ -234,7 +234,7 @@ impl Mirror {
                     continue;
                 }
                 Act::Drift => {
-                    // A removed key stays on record, so that the next run knows that it was removed.
+                    // A removed key stays recorded, so that the next run knows that it was removed.
                     let forget = moves.world().bug == Bug::RemovalForgotten;
                     self.done(path, if self.present[path] == 0 && !forget { GONE } else { 0 });
                     self.drift = true;
@@ -334,7 +334,7 @@ impl Mirror {
     }
 }
 
-/// The last step of publishing a plain library: its keys are the mirror already.
+/// The last step of publishing a plain library, whose keys already are the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct FirstMirror {
     of: Index,

@@ -1,4 +1,4 @@
-//! The other processes: `admin index`, prune, readers, a replica, and programs that know nothing of releases.
+//! The other processes: `admin index`, prune, readers, a replica, and programs that do not know about releases.
 
 #![cfg(test)]
 
@@ -73,7 +73,7 @@ impl Scan {
         }
     }
 
-    /// Goes on with the first key from `path` on that has to be looked at.
+    /// Continues with the first key at or after `path` that has to be read.
     fn look_from(mut self, path: usize, world: &World) -> Proc {
         for path in path..PATHS {
             let (present, recorded) = (self.listed[path], self.record.etags[path]);
@@ -93,7 +93,7 @@ impl Scan {
     }
 }
 
-/// Prune: what it deletes is decided by what it read first, however late the deletions are.
+/// Prune. What it deletes depends on what it read first, no matter how late the deletions are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Prune {
     Start,
@@ -211,7 +211,7 @@ impl Reader {
     }
 }
 
-/// A replica of the bucket, to which objects come in any order.
+/// A replica of the bucket, where objects arrive in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Replica {
     index: Index,

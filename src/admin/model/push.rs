@@ -9,7 +9,7 @@ use super::world::{
 };
 use super::{Bug, Moves, Outcome, Proc, Reply};
 
-/// A path that a push leaves alone.
+/// A path that a push does not change.
 pub(super) const KEEP: u8 = u8::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! The scenarios, and what must and must not be found in them.
+//! The scenarios, and the violations that must and must not be found in them.
 
 #![cfg(test)]
 
@@ -56,7 +56,7 @@ impl Scenario {
         }
     }
 
-    /// Pushes go on to mirror, and time may pass.
+    /// Pushes continue with the mirror, and time may pass.
     fn mirror(name: &'static str, procs: impl Into<Vec<Proc>>) -> Self {
         Self { mirrors: true, ticks: 1, ..Self::new(name, procs) }
     }
@@ -157,7 +157,7 @@ fn plain() -> Vec<Scenario> {
     ]
 }
 
-/// Explores the scenarios without a bug, and sees to it that enough happened in them.
+/// Explores the scenarios without a bug, and asserts that enough happened in them.
 fn hold(scenarios: &[Scenario], least: usize, events: &[&str], outcomes: &[Outcome]) {
     let mut all = Explored::default();
     for scenario in scenarios {
@@ -181,13 +181,13 @@ fn hold(scenarios: &[Scenario], least: usize, events: &[&str], outcomes: &[Outco
     }
 }
 
-/// Where a bug is soon found; all of it takes minutes.
+/// A scenario in which a bug is found quickly; exploring all of it takes minutes.
 fn unpublished() -> Vec<Scenario> {
     let pushes = [unpublish(), quick(2, [3, KEEP]), quick(3, [1, KEEP])];
     vec![Scenario::mirror("unpublish, there and back", pushes)]
 }
 
-/// Sees to it that a bug is found in the scenario of this name, and what it breaks.
+/// Asserts that a bug is found in the scenario of this name, and which invariant it violates.
 fn breaks(bug: Bug, name: &str, violation: Violation) {
     let all = [pushes(), prunes(), mirrors(), drifts(), indexes(), readers(), plain(), unpublished()];
     let scenario = all.iter().flatten().find(|scenario| scenario.name == name).expect("a scenario");

@@ -1,4 +1,4 @@
-//! The bucket: its objects, its clock, the requests that are still on their way, and what the checks remember.
+//! The bucket: its objects, its clock, the requests in flight, and the history that the checks need.
 
 #![cfg(test)]
 
@@ -20,7 +20,7 @@ pub(super) const FOREIGN: u8 = 5;
 /// The mirror's record of a key that someone else removed: unlike any ETag, but not the same as no record.
 pub(super) const GONE: u8 = 9;
 
-/// A clock tick is longer than a mirror may be written after its commit and than a request can be on its way.
+/// A clock tick is longer than a mirror may be written after its commit, and longer than a request can be in flight.
 const TICK: u64 = 3601;
 pub(super) const RETENTION: Retention = Retention { releases: 1, grace: Duration::from_secs(7 * TICK) };
 /// Ticks that are longer than the grace period.
@@ -40,7 +40,7 @@ pub(super) struct Entry {
     pub(super) by: u8,
 }
 
-// What a state has most of is hashed in one piece: hashing takes most of the time.
+// The largest part of a state is hashed in one piece, because hashing takes most of the time.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u8(self.content << 4 | self.by);
@@ -197,9 +197,9 @@ pub(super) struct World {
     blobs: [[u8; IDS]; CONTENTS],
     pub(super) plain: Contents,
     pub(super) mirror: MirrorRecord,
-    /// A request whose sender has given up waiting for it, and that may still take effect.
+    /// A request that may still take effect after its sender gave up waiting.
     pub(super) late: Option<Request>,
-    /// Deletions of blobs that may take effect at any time, once more.
+    /// Deletions of blobs that may take effect again at any time.
     pub(super) late_deletes: u64,
     /// Which releases were ever committed, and what they contain.
     pub(super) committed: u8,
@@ -352,7 +352,7 @@ impl World {
         content >= FOREIGN && !self.ever(path, content)
     }
 
-    /// Carries out a conditional write; `false` when the condition fails.
+    /// Executes a conditional write; `false` if the condition fails.
     pub(super) fn apply(&mut self, request: &Request) -> bool {
         match *request {
             Request::Index { expect, new, commit } => {
@@ -441,7 +441,7 @@ impl World {
         self.history[usize::from(id)] = contents(new.tree);
     }
 
-    /// What must hold in every state.
+    /// Checks the invariants of every state.
     pub(super) fn check(&self) -> Option<Violation> {
         let blobs = |tree: &Tree| tree.iter().all(|entry| self.has_blob(*entry));
         let records =
@@ -450,7 +450,7 @@ impl World {
         self.violation.or((!complete).then_some(Violation::MissingBlob))
     }
 
-    /// Whether what was in a library when it was published, and is still there, has been in a release.
+    /// Whether every file that was in a library when it was published, and still exists, has been in a release.
     pub(super) fn all_published(&self) -> bool {
         (0..PATHS).all(|path| match self.published_from[path] {
             0 => true,
@@ -458,7 +458,7 @@ impl World {
         })
     }
 
-    /// Whether the mirror is the newest release, except where other programs changed it.
+    /// Whether the mirror equals the newest release, except for keys that other programs changed.
     pub(super) fn is_mirrored(&self) -> bool {
         (0..PATHS).all(|path| {
             let now = self.plain[path];
