@@ -1,4 +1,4 @@
-//! What people see: stdout, stderr and the exit code of the program.
+//! Tests of the program: stdout, stderr and exit codes.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use skillfs::embedded::Embedded;
 use tempfile::TempDir;
 
-/// Sample data that `skillfs demo --embedded` left, made once.
+/// A store with the sample data of `skillfs demo --embedded`, created once.
 static DATA: LazyLock<TempDir> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
     let done = skillfs(&["demo", "--embedded", directory.path().to_str().unwrap()]);
@@ -15,7 +15,7 @@ static DATA: LazyLock<TempDir> = LazyLock::new(|| {
     directory
 });
 
-/// The program, with nothing of the caller's environment that could lead it elsewhere.
+/// The program, isolated from the AWS and skillfs settings of the environment.
 pub fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_skillfs"));
     for (name, _) in std::env::vars_os() {
@@ -40,7 +40,7 @@ fn ana(args: &[&str]) -> Output {
     skillfs(&[&session, args].concat())
 }
 
-/// All that is seen, with what changes from run to run taken out.
+/// The exit code and the output, with varying paths replaced.
 fn shown(output: &Output) -> String {
     let data = DATA.path().to_str().unwrap();
     let stdout = String::from_utf8_lossy(&output.stdout).replace(data, "DATA");
@@ -87,7 +87,7 @@ fn assert_narrow(stdout: &str) {
 }
 
 #[test]
-fn demo_json_prints_one_call_a_line() {
+fn demo_json_prints_one_call_per_line() {
     let calls = |args: &[&str]| -> Vec<serde_json::Value> {
         let output = skillfs(args);
         assert!(output.stderr.is_empty());
@@ -120,12 +120,12 @@ fn demo_keeps_its_data_on_request() {
 }
 
 #[test]
-fn ls_prints_one_path_a_line() {
+fn ls_prints_one_path_per_line() {
     snapshot!("ls", ana(&["ls", "/skills/contracts/sale"]));
 }
 
 #[test]
-fn ls_long_aligns() {
+fn ls_long_aligns_columns() {
     snapshot!("ls-long", ana(&["ls", "-l", "-R", "/skills/contracts"]));
 }
 
@@ -135,7 +135,7 @@ fn ls_json_prints_one_entry_a_line() {
 }
 
 #[test]
-fn ls_of_nothing_is_not_found() {
+fn ls_of_a_missing_directory_is_not_found() {
     snapshot!("ls-missing", ana(&["ls", "/skills/none"]));
 }
 
@@ -151,7 +151,7 @@ fn ls_without_a_session_says_what_to_do() {
 }
 
 #[test]
-fn tree_draws() {
+fn tree_draws_branches() {
     snapshot!("tree", ana(&["tree", "/skills"]));
 }
 
@@ -174,7 +174,7 @@ fn read_adds_md_and_numbers_lines() {
 }
 
 #[test]
-fn read_json_has_it_all() {
+fn read_json_has_all_fields() {
     snapshot!("read-json", ana(&["--json", "read", "/ticket/requirements", "--limit", "2"]));
 }
 
@@ -197,7 +197,7 @@ fn read_of_a_binary_is_refused_in_json() {
 }
 
 #[test]
-fn read_of_an_escape_is_refused() {
+fn read_outside_of_a_mount_is_refused() {
     snapshot!("read-escape", ana(&["read", "/skills/../../bruno/skills/private/SKILL.md"]));
 }
 
@@ -214,7 +214,7 @@ fn exists_prints_and_exits() {
 }
 
 #[test]
-fn stat_shows_what_is_known() {
+fn stat_shows_metadata() {
     snapshot!("stat", ana(&["stat", "/ticket/requirements"]));
     snapshot!("stat-directory", ana(&["stat", "/skills/contracts"]));
     snapshot!("stat-json", ana(&["--json", "stat", "/ticket/requirements"]));
@@ -248,11 +248,11 @@ fn skills_are_listed_described_and_loaded() {
 }
 
 #[test]
-fn admin_index_writes_what_sessions_read() {
+fn admin_index_does_not_change_the_catalog() {
     let data = tempfile::tempdir().unwrap();
     let store = data.path().to_str().unwrap();
     let run = |args: &[&str]| {
-        // What the environment names is for sessions.
+        // `admin` ignores variables that select a session.
         let args = [&["--embedded", store], args].concat();
         program().env("SKILLFS_USER", "bruno").args(args).output().unwrap()
     };
@@ -312,6 +312,8 @@ fn libraries_come_from_flags_or_the_environment() {
 #[test]
 fn wrong_usage_exits_with_2() {
     snapshot!("usage", skillfs(&["raed", "x"]));
+    snapshot!("usage-admin", skillfs(&["push", "./skills"]));
+    snapshot!("usage-admin-json", skillfs(&["--json", "releases"]));
     snapshot!("usage-json", skillfs(&["--json", "ls", "--lonk"]));
     snapshot!("usage-no-bucket", skillfs(&["--user", "ana", "ls", "/skills"]));
     snapshot!("usage-bad-id", skillfs(&["--embedded", "x", "--user", "threads", "ls", "/skills"]));
@@ -335,7 +337,7 @@ fn a_mistyped_directory_is_told_and_not_made() {
         "{stderr}"
     );
     assert!(!typo.exists());
-    // A bucket that is not there is not made either, and the environment's is one on S3.
+    // A missing bucket is not created either, and an embedded store ignores SKILLFS_BUCKET.
     let data = DATA.path().to_str().unwrap();
     let output = skillfs(&["--embedded", data, "--bucket", "other", "--user", "ana", "ls", "/skills"]);
     assert_eq!(output.status.code(), Some(7), "{}", String::from_utf8_lossy(&output.stderr));
@@ -366,7 +368,7 @@ fn what_would_break_a_header_is_wrong_usage() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{name}: {stderr}");
         assert!(stderr.contains("error: ") && stderr.contains("hint: "), "{name}: {stderr}");
-        // A local store asks for no credentials, and minds none.
+        // A local store ignores credentials.
         let data = DATA.path().to_str().unwrap();
         let local =
             program().env(name, value).args(["--embedded", data, "--user", "ana", "ls", "/skills"]).output();
@@ -378,6 +380,9 @@ fn what_would_break_a_header_is_wrong_usage() {
 fn help_has_examples() {
     snapshot!("help", program().env("COLUMNS", "100").arg("--help").output().unwrap());
     snapshot!("help-read", program().env("COLUMNS", "100").args(["read", "--help"]).output().unwrap());
+    snapshot!("help-admin", program().env("COLUMNS", "100").args(["admin", "--help"]).output().unwrap());
+    let releases = ["admin", "releases", "--help"];
+    snapshot!("help-releases", program().env("COLUMNS", "100").args(releases).output().unwrap());
 }
 
 #[test]
@@ -385,7 +390,7 @@ fn a_store_that_cannot_be_reached_exits_with_7() {
     let output = program()
         .env("AWS_ACCESS_KEY_ID", "test")
         .env("AWS_SECRET_ACCESS_KEY", "test")
-        // Port 1 is nobody's.
+        // Nothing listens on port 1.
         .args([
             "--bucket",
             "acme",
@@ -483,15 +488,15 @@ fn quiet_and_json_print_no_notes() {
     }
 }
 
-/// A local store of its own, and all that is seen of a row of commands on it.
+/// A local store, and the transcript of the commands that ran on it.
 struct Session {
     directory: TempDir,
-    seen: String,
+    transcript: String,
 }
 
 impl Session {
     fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), seen: String::new() }
+        Self { directory: tempfile::tempdir().unwrap(), transcript: String::new() }
     }
 
     fn output(&self, args: &[&str], input: &[u8]) -> Output {
@@ -505,35 +510,35 @@ impl Session {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It may end before it has read everything: that is what is tested.
+        // The program may exit before it has read its input.
         let _ = child.stdin.take().unwrap().write_all(input);
         child.wait_with_output().unwrap()
     }
 
-    /// Runs a command and writes down what is seen.
+    /// Runs a command and adds it to the transcript.
     fn run(&mut self, args: &[&str], input: &str) {
         let output = self.output(args, input.as_bytes());
         let directory = self.directory.path().to_str().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(directory, "DIR");
         let words: Vec<_> = args.iter().map(|word| word.replace(directory, "DIR")).collect();
-        self.seen += &format!("$ skillfs {}\n", words.join(" "));
-        self.seen += &text(&output.stdout);
-        self.seen += &text(&output.stderr);
+        self.transcript += &format!("$ skillfs {}\n", words.join(" "));
+        self.transcript += &text(&output.stdout);
+        self.transcript += &text(&output.stderr);
         match output.status.code() {
             Some(0) => {}
-            code => self.seen += &format!("exit: {}\n", code.unwrap()),
+            code => self.transcript += &format!("exit: {}\n", code.unwrap()),
         }
     }
 }
 
-macro_rules! seen {
+macro_rules! transcript {
     ($name:literal, $session:expr) => {
         insta::with_settings!({
             filters => vec![(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "TIME")],
             omit_expression => true,
             prepend_module_to_snapshot => false,
         }, {
-            insta::assert_snapshot!($name, $session.seen);
+            insta::assert_snapshot!($name, $session.transcript);
         });
     };
 }
@@ -569,7 +574,7 @@ fn the_workspace_from_the_command_line() {
     s.run(&["--read-only", "write", "x"], "x");
     s.run(&["write", "x", "--from", "DIR/none"], "");
     s.run(&["rm", "/workspace/../x"], "");
-    seen!("workspace", s);
+    transcript!("workspace", s);
 }
 
 #[test]
@@ -602,7 +607,7 @@ fn finding_from_the_command_line() {
     s.run(&["grep", "x", "/workspace/none"], "");
     s.run(&["--json", "grep", "five", "-C", "1"], "");
     s.run(&["--json", "grep", "TODO", "--max", "1", "-q"], "");
-    seen!("finding", s);
+    transcript!("finding", s);
 }
 
 #[test]
@@ -617,7 +622,7 @@ fn machines_get_documents() {
     s.run(&["--json", "rm", "c.md"], "");
     s.run(&["--json", "edit", "a.md", "--old", "none", "--new", ""], "");
     s.run(&["--json", "write", "/skills/a"], "");
-    seen!("documents", s);
+    transcript!("documents", s);
 }
 
 #[test]
@@ -655,10 +660,10 @@ fn writing_makes_a_local_store() {
     s.run(&["write", "/skills/x"], "x");
     s.run(&["append", "x"], "x");
     s.run(&["read", "x"], "");
-    seen!("new-store", s);
+    transcript!("new-store", s);
 }
 
-/// A store of its own for what is published, and a folder of sources beside it.
+/// A store to publish to, and a folder of sources next to it.
 struct Desk {
     folder: TempDir,
 }
@@ -691,7 +696,7 @@ impl Desk {
         self.run(&[&["--library", "notaries", "admin"], args, &[][..]].concat())
     }
 
-    /// Another tool, which knows nothing of skillfs: it writes a key of the store.
+    /// Writes a key of the store, like a tool that does not know about releases.
     fn store(&self, key: &str, content: &'static str) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
@@ -712,7 +717,7 @@ fn a_library_is_pushed_compared_and_verified() {
     desk.skill("contracts/mortgage", "Mortgages");
     desk.write("skills/contracts/DESCRIPTION.md", "---\ndescription: Contracts and deeds\n---\n");
     desk.write("skills/broken/SKILL.md", "");
-    // The store is made by a push, and not by looking.
+    // A push creates the store; a dry run does not.
     assert_eq!(desk.push(&["--dry-run"]).status.code(), Some(7));
     snapshot!("push-first", desk.push(&[]));
     std::fs::remove_dir_all(desk.folder.path().join("skills/broken")).unwrap();
@@ -766,7 +771,7 @@ fn a_skill_that_cannot_be_taken_is_not_deleted() {
 }
 
 #[test]
-fn verify_says_what_is_wrong_and_repairs_it() {
+fn verify_reports_and_repairs() {
     let desk = Desk::new();
     desk.skill("a", "The first");
     desk.push(&[]);
@@ -784,7 +789,7 @@ fn verify_says_what_is_wrong_and_repairs_it() {
 }
 
 #[test]
-fn what_others_change_in_a_published_library_is_told_published_or_reverted() {
+fn drift_is_reported_published_or_reverted() {
     let desk = Desk::new();
     desk.skill("a", "The first");
     desk.skill("b", "The second");
@@ -808,7 +813,7 @@ fn what_others_change_in_a_published_library_is_told_published_or_reverted() {
 }
 
 #[test]
-fn a_library_is_plain_or_published_as_it_is_told() {
+fn flags_choose_a_plain_or_published_library() {
     let desk = Desk::new();
     desk.skill("a", "The first");
     snapshot!("push-plain", desk.push(&["--plain"]));
@@ -833,7 +838,7 @@ fn a_library_is_plain_or_published_as_it_is_told() {
 }
 
 #[test]
-fn many_users_get_the_same_and_one_that_fails_stops_nobody() {
+fn push_to_many_users_continues_after_a_failure() {
     let desk = Desk::new();
     desk.skill("a", "The first");
     desk.write("users.txt", "# the team\nana\nbo@example.com\n\nana\n");
@@ -850,7 +855,7 @@ fn many_users_get_the_same_and_one_that_fails_stops_nobody() {
 }
 
 #[test]
-fn skills_of_others_are_imported_and_served() {
+fn imported_skills_are_served() {
     let desk = Desk::new();
     let text = "---\nname: shell\ndescription: Runs things\nallowed-tools: Bash, Read\nrequired_capabilities: [shell:execute]\n---\nUse `Bash`.\n";
     desk.write("hermes/skills/devops/shell/SKILL.md", text);
@@ -876,7 +881,7 @@ fn skills_of_others_are_imported_and_served() {
     assert!(String::from_utf8_lossy(&source.stdout).contains("trust_tier = \"unreviewed\""));
     let scripts = desk.run(&["--library", "notaries", "exists", "/skills/devops/shell/scripts/run.sh"]);
     assert_eq!(scripts.status.code(), Some(1));
-    // The others are served alike.
+    // Skills in other layouts are served, too.
     desk.write(
         "claw/skills/ana/notes/SKILL.md",
         "---\nname: notes\ndescription: Keeps notes\n---\nKeep them.\n",
@@ -889,7 +894,7 @@ fn skills_of_others_are_imported_and_served() {
     desk.write("plain/README.md", "# A repository\n");
     for (source, layout, path) in [("claw", "openclaw", "ana/notes"), ("plain", "repository", "lint")] {
         let run = |args: &[&str]| desk.run(&[&["--library", source], args].concat());
-        // Told from what is in it; named, where nothing tells.
+        // The layout is detected if possible, and named otherwise.
         let named: &[&str] = if source == "plain" { &["--layout", layout] } else { &[] };
         let done = run(&[&["admin", "import", source, "--trust", "workspace"], named].concat());
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -921,7 +926,7 @@ fn skills_of_others_are_imported_and_served() {
 }
 
 #[test]
-fn a_skill_is_begun_and_valid() {
+fn init_creates_a_valid_skill() {
     let desk = Desk::new();
     snapshot!("init", desk.run(&["admin", "init", "lease-agreement", "--into", "skills/contracts"]));
     snapshot!("init-again", desk.run(&["admin", "init", "lease-agreement", "--into", "skills/contracts"]));
@@ -931,9 +936,9 @@ fn a_skill_is_begun_and_valid() {
     assert!(String::from_utf8_lossy(&completions.stdout).contains("admin"));
 }
 
-/// A cloud that enforces policies, and the program as a service that may only assume a role.
+/// Uses a cloud that enforces policies. The program's own credentials may only assume a role.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_role_from_the_command_line() {
+async fn role_options() {
     use crate::support::cloud::{Cloud, ROLE};
     let cloud = Cloud::start().await;
     cloud.bucket.put("threads/t1/notes.md", "# Notes\n").await;
@@ -955,7 +960,7 @@ async fn a_role_from_the_command_line() {
     snapshot!("role-read", output);
     let output = confined(&["credentials"]).await;
     snapshot!("role-credentials", output);
-    assert_eq!(cloud.issued().len(), 2, "each process asks for its own");
+    assert_eq!(cloud.issued().len(), 2, "each process assumes the role itself");
     assert!(cloud.rules.own.lock().unwrap().is_empty());
     let output = run(&["--thread", "t1", "credentials"]).await;
     snapshot!("role-none", output);
@@ -971,7 +976,7 @@ async fn a_role_from_the_command_line() {
     cloud.rules.sts_is_down.store(true, std::sync::atomic::Ordering::SeqCst);
     let output = confined(&["--json", "ls", "/workspace"]).await;
     snapshot!("role-sts-down", output);
-    // The environment names it, too; administrators and local stores have no use for it.
+    // The variable selects the role, too; `admin` commands and local stores ignore it.
     let with_variable = |args: &[&str]| program().env("SKILLFS_ROLE_ARN", ROLE).args(args).output().unwrap();
     let data = DATA.path().to_str().unwrap();
     assert!(with_variable(&["--embedded", data, "--thread", "t-42", "ls"]).status.success());
