@@ -43,7 +43,7 @@ enum Bug {
     NeverListing,
     MirrorNeverExpires,
     RepairUnannounced,
-    /// A repair that announces itself again writes the same bytes, which cannot be told from the first announcement.
+    /// A repair that announces itself again writes the same bytes, which is indistinguishable from the first announcement.
     AnnouncementsAlike,
     /// The mirror is marked as settled although one of our own writes may still be in flight.
     SettledAfterLostResponse,
@@ -319,7 +319,7 @@ impl State {
             return None;
         }
         let repaired = self.alone(Proc::Mirror(Mirror::repair(u8::MAX, false)));
-        // A push that touches none of the paths, but a path of its own.
+        // A push that changes none of the paths, only another one.
         let pushed = self.alone(Proc::Push(Push::new(Goal::Push, NEXT_PUSH, [KEEP; PATHS])));
         let overwritten = self.alone(Proc::Mirror(Mirror::repair(u8::MAX, true)));
         let broken = repaired.check().or(pushed.check()).or(overwritten.check());

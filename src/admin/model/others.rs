@@ -77,7 +77,7 @@ impl Scan {
     fn look_from(mut self, path: usize, world: &World) -> Proc {
         for path in path..PATHS {
             let (present, recorded) = (self.listed[path], self.record.etags[path]);
-            // In a mirror that is not settled, a publisher that is behind may have removed the key.
+            // In a mirror that is not settled, a slow publisher may have removed the key.
             let certain = self.record.settled || world.bug == Bug::IndexOfUnsettledMirror;
             if present != 0 && present != recorded {
                 return Proc::Scan(Self { step: ScanStep::Look(path), ..self });

@@ -43,7 +43,7 @@ pub(super) struct Push {
     before: Contents,
     tree: Tree,
     next: Index,
-    /// The contents, as bits, that need an upload of our own, and those that have it.
+    /// Bit sets of the contents that this push must upload, and of those that it has uploaded.
     needed: u8,
     uploaded: u8,
     first_upload: Option<u8>,
@@ -79,7 +79,7 @@ impl Push {
         Self { quick: true, ..Self::new(Goal::Push, id, want) }
     }
 
-    /// A push of the changes that other programs were found to have made to the mirror of `base`.
+    /// A push of the drift that was found in the mirror of `base`.
     pub(super) fn of_drift(id: u8, want: Contents, base: Index, world: &World) -> Self {
         let mut push = Self::new(Goal::Index, id, want);
         push.plan(base, world);

@@ -103,7 +103,7 @@ impl Index {
         self.list().last().copied().unwrap_or_default()
     }
 
-    /// The release that the newest one was made on.
+    /// The release that the newest one is based on.
     pub(super) fn base(&self) -> Release {
         self.list().iter().rev().nth(1).copied().unwrap_or_default()
     }
@@ -386,7 +386,7 @@ impl World {
             Request::Mirror { expect, new } => {
                 let ok = self.mirror.same_content(expect);
                 if ok {
-                    // To whoever announced to write a settled mirror, a missing key is a removed one.
+                    // A process that announced to write a settled mirror treats a missing key as removed.
                     let announced = MirrorRecord {
                         settled: expect.settled,
                         by: expect.by,
