@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::library::{LibraryAdmin, LibraryKind, LibraryState, READS_AT_ONCE, at_once};
+use super::library::{LibraryAdmin, LibraryKind, LibraryState, MAX_READS, run_concurrently};
 use super::progress::PushProgress;
 use crate::backend::SkillFs;
 use crate::error::{Error, ErrorKind, Result};

@@ -10,9 +10,9 @@ use super::plan::Plan;
 #[cfg(feature = "import")]
 use super::publish::Published;
 use crate::error::Result;
-#[cfg(feature = "import")]
 use crate::options::setters;
 use crate::source::{Existing, FolderWritten, write_folder};
+#[cfg(feature = "import")]
 use crate::source::{Exported, Imported, PROVENANCE_FILE, Provenance, SourceFile, export_file};
 
 /// Options for copying a library to local files.

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// How far a push is.
+/// The progress of a long operation, as reported to [`LibraryAdmin::on_progress`](super::LibraryAdmin::on_progress).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PushProgress {
-    /// What is being done.
+    /// The current phase, such as `uploading`.
     pub phase: &'static str,
-    /// Files done, and files in all.
+    /// The number of files done, and the total.
     pub files: (u64, u64),
-    /// Bytes done, and bytes in all.
+    /// The number of bytes done, and the total; both are 0 where bytes are not counted.
     pub bytes: (u64, u64),
 }
 
