@@ -86,7 +86,7 @@ fn note_imported(imported: &Imported, output: &Output) {
         }
         if !skill.left_out.is_empty() {
             let scripts = plural(skill.left_out.len() as u64, "script", "scripts");
-            output.note(&format!("{path}: left out {scripts}; include them with `--with-scripts`"));
+            output.note(&format!("{path}: left out {scripts}; add `--with-scripts` to include scripts"));
         }
         if !skill.provenance.translated_tools.is_empty() {
             output.note(&format!("{path}: renamed tools: {}", skill.provenance.translated_tools.join(", ")));
