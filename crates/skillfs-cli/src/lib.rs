@@ -97,8 +97,8 @@ fn suggest_admin(mut error: clap::Error) -> clap::Error {
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
         && is_admin(name)
     {
-        let tip = StyledStr::from(format!("did you mean `skillfs admin {name}`?"));
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::None);
+        let tip = StyledStr::from(format!("use `skillfs admin {name}`"));
+        error.remove(ContextKind::SuggestedSubcommand);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
     }
     error
