@@ -31,11 +31,8 @@
 //! store.put("my-bucket", "threads/t-42/notes.md", "# Notes\n").await?;
 //!
 //! // Once per agent session. No I/O.
-//! let backend = fs.session(&Session {
-//!     user: Some(UserId::parse("ana")?),
-//!     thread: Some(ThreadId::parse("t-42")?),
-//!     ..Session::default()
-//! });
+//! let session = Session::new().user(UserId::parse("ana")?).thread(ThreadId::parse("t-42")?);
+//! let backend = fs.session(&session);
 //!
 //! let skills = backend.ls("/skills/contracts").await?;
 //! assert_eq!(skills.entries[0].path.as_str(), "/skills/contracts/sale");
