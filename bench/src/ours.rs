@@ -20,14 +20,14 @@ pub(crate) async fn connect(place: &Place) -> Result<SkillFs> {
     Ok(SkillFs::connect(&settings(place)).await?)
 }
 
-/// The same whose answers are fresh for another while.
-pub(crate) async fn connect_bound(place: &Place, bound: Duration) -> Result<SkillFs> {
+/// Like [`connect`], with another freshness bound.
+pub(crate) async fn connect_with_bound(place: &Place, bound: Duration) -> Result<SkillFs> {
     let settings = settings(place).freshness(Freshness::all(bound));
     Ok(SkillFs::connect(&settings).await?)
 }
 
-/// The same with a cache of so many bytes.
-pub(crate) async fn connect_cache(place: &Place, cache_bytes: u64) -> Result<SkillFs> {
+/// Like [`connect`], with a cache of this size.
+pub(crate) async fn connect_with_cache(place: &Place, cache_bytes: u64) -> Result<SkillFs> {
     let settings = settings(place).cache_bytes(cache_bytes);
     Ok(SkillFs::connect(&settings).await?)
 }
@@ -38,8 +38,8 @@ pub(crate) async fn connect_uncached(place: &Place) -> Result<SkillFs> {
     Ok(SkillFs::connect(&settings(place).freshness(freshness).cache_bytes(0)).await?)
 }
 
-/// The same whose sessions assume a role.
-pub(crate) async fn connect_role(place: &Place, sts: &str) -> Result<SkillFs> {
+/// Like [`connect`], with sessions that assume a role.
+pub(crate) async fn connect_with_role(place: &Place, sts: &str) -> Result<SkillFs> {
     let role = Role::new("arn:aws:iam::123456789012:role/bench").sts_endpoint_url(sts.to_owned());
     Ok(SkillFs::connect(&settings(place).role(role)).await?)
 }
@@ -85,10 +85,13 @@ pub(crate) fn checking(session: &S3Backend) -> S3Backend {
 
 /// A session with the skills of one library and nothing else.
 pub(crate) fn session_with_library(fs: &SkillFs, library: &Library) -> S3Backend {
-    let session = match library {
-        Library::User(user) => Session::default().user(user.clone()),
-        Library::Shared(library) => Session::default().libraries(vec![library.clone()]),
-    };
+    let mut session = Session::new();
+    match library {
+        Library::User(user) => session.user = Some(user.clone()),
+        Library::Shared(library) => session.libraries.push(library.clone()),
+        // The benchmark has no others.
+        _ => {}
+    }
     fs.session(&session)
 }
 
@@ -113,8 +116,8 @@ pub(crate) fn shared_library(id: &str) -> Result<Library> {
 /// The key prefix of a library.
 pub(crate) fn root(library: &Library) -> String {
     match library {
-        Library::User(user) => user.to_string(),
         Library::Shared(library) => format!("shared/{library}"),
+        library => library.id().to_owned(),
     }
 }
 
@@ -125,10 +128,7 @@ pub(crate) fn index_key(library: &Library) -> String {
 
 /// Publishes a plain library with its current content.
 pub(crate) async fn publish(fs: &SkillFs, library: &Library) -> Result<()> {
-    let mut options = PushOptions::default();
-    options.into = IntoKind::Published;
-    let plan = fs.library(library).plan(LibraryChange::Index, &options).await?;
-    let done = fs.library(&plan.library).publish(&plan).await?;
+    let done = fs.library(library).index(&PushOptions::default().into(IntoKind::Published)).await?;
     ensure!(done.release.is_some() && done.mirror_error.is_none(), "not published: {done:?}");
     Ok(())
 }
@@ -143,19 +143,19 @@ pub(crate) async fn push(fs: &SkillFs, library: &Library, skills: Vec<NewFiles>)
         let files = files.into_iter().map(|(name, content)| NewFile::new(name, content)).collect();
         new.skills.push(NewSkill::new(path, files));
     }
-    release(fs, library, &new, &PushOptions::default()).await
+    release(fs, library, new.into()).await
 }
 
 /// Publishes a release without a skill.
 pub(crate) async fn remove(fs: &SkillFs, library: &Library, skill: String) -> Result<()> {
-    let mut options = PushOptions::default();
-    options.delete = true;
-    release(fs, library, &NewLibrary::nothing_but([skill]), &options).await
+    let change = LibraryChange::Remove { skills: vec![skill] };
+    release(fs, library, change).await
 }
 
-async fn release(fs: &SkillFs, library: &Library, new: &NewLibrary, options: &PushOptions) -> Result<()> {
-    let plan = fs.library(library).plan(new, options).await?;
-    let done = fs.library(&plan.library).publish(&plan).await?;
+async fn release(fs: &SkillFs, library: &Library, change: LibraryChange) -> Result<()> {
+    let library = fs.library(library);
+    let plan = library.plan(change, &PushOptions::default()).await?;
+    let done = library.publish(&plan).await?;
     ensure!(done.release.is_some(), "nothing was released");
     ensure!(done.drift.is_empty() && done.mirror_error.is_none(), "the mirror is not complete: {done:?}");
     Ok(())

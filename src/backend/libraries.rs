@@ -174,7 +174,7 @@ impl S3Backend {
     /// published library is read at one release throughout. Reading a file of a plain library fails
     /// with [`ErrorKind::Conflict`] once the file has changed.
     ///
-    /// Costs the same as [`S3Backend::catalogue_version`].
+    /// Costs the same as [`S3Backend::catalog_version`].
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the session has no `/skills`.

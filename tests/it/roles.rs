@@ -472,7 +472,7 @@ async fn a_policy_that_is_too_long_is_told_before_sts_is_asked() {
     let error = tagged.session(&session("auth0|7", "1", "k1")).ls("/skills").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     assert!(error.report().contains("session tags"), "{error}");
-    // A session without mounts requests nothing.
+    // Nothing to reach, nothing to ask for.
     let nobody = cloud.fs(|_| ()).await.session(&Session::default());
     assert!(nobody.ls("/").await.unwrap().entries.is_empty());
     assert_eq!(nobody.credentials().await.unwrap_err().kind(), ErrorKind::InvalidInput);

@@ -116,8 +116,8 @@ impl Bench<'_> {
         match (self.library, self.is_published) {
             (Library::Shared(_), true) => OURS,
             (Library::Shared(_), false) => "skillfs, plain",
-            (Library::User(_), true) => "skillfs, a user's own",
-            (Library::User(_), false) => "skillfs, a user's own, plain",
+            (_, true) => "skillfs, a user's own",
+            (_, false) => "skillfs, a user's own, plain",
         }
     }
 
