@@ -206,6 +206,20 @@ impl SkillFs {
 ///
 /// Paths are strings or [`VirtualPath`]s. A relative path is relative to `/workspace`.
 ///
+/// # Skills for a prompt
+///
+/// - [`skills`](Self::skills) returns the skills as data, with catalogs in several formats and within a budget: use it
+///   unless one of the following is all you need. [`load_skill`](Self::load_skill) then loads the skill that the model
+///   chooses.
+/// - [`load_skills`](Self::load_skills): only the paths, to offer a choice.
+/// - [`load_skills_frontmatter`](Self::load_skills_frontmatter): the frontmatter of a category, verbatim, for a model that
+///   reads YAML.
+/// - [`load_all_skills_formatted`](Self::load_all_skills_formatted): a Markdown list of names and descriptions, for a
+///   system prompt.
+/// - [`load_skill_content`](Self::load_skill_content): one `SKILL.md` as text, or `None`, for a tool that only reads.
+///
+/// # Costs and errors
+///
 /// Each method documents its cost when nothing is cached, and the errors that are specific to it. In
 /// addition, every method that takes a path can fail with [`ErrorKind::InvalidPath`], and every
 /// method that sends a request with the errors of the storage, such as [`ErrorKind::Denied`],
