@@ -274,9 +274,7 @@ impl Role {
         sts_endpoint_url: some into String;
         max_scopes: u64;
     }
-}
 
-impl Role {
     /// The defaults for a role.
     pub fn new(arn: impl Into<String>) -> Self {
         Self {
@@ -446,9 +444,7 @@ impl Freshness {
         skills: Duration;
         files: Duration;
     }
-}
 
-impl Freshness {
     /// Uses the same bound for everything.
     #[must_use]
     pub fn all(bound: Duration) -> Self {
@@ -533,9 +529,7 @@ impl StaticCredentials {
     setters! {
         session_token: some into String;
     }
-}
 
-impl StaticCredentials {
     /// Creates long-term credentials, without a session token.
     pub fn new(access_key_id: impl Into<String>, secret_access_key: impl Into<String>) -> Self {
         Self {

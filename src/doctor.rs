@@ -1,7 +1,6 @@
-//! What is wrong with a bucket and a session on it, and the line that mends it.
+//! Diagnosis of a bucket and a session, with a fix for every problem.
 //!
-//! Nothing here fails as a whole: whatever happens becomes a check. What cannot be looked at because of
-//! something before is skipped, and says so.
+//! A diagnosis never fails: every outcome becomes a check. Checks that depend on a failed one are skipped.
 
 mod ground;
 mod indexes;
@@ -15,20 +14,20 @@ use crate::error::{BucketAddress, Error, ErrorKind, Hint};
 use crate::mount::{Directory, Identity, Library, Location, Mount, MountSpec, Mounts, Owner, Session};
 use crate::store::{Reason, Store, Trouble};
 
-/// How a check went.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It is as it should be.
+    /// Everything is as it should be.
     Good,
-    /// It works, and there is something to know.
+    /// It works, and there is something worth knowing.
     Note,
-    /// It works, and will do some harm.
+    /// It works, but will cause problems.
     Warning,
     /// It does not work, or is not safe.
     Wrong,
-    /// It was not looked at.
+    /// It was not checked.
     Skipped,
 }
 
@@ -36,7 +35,7 @@ impl Verdict {
     /// All of them, the best first; what was skipped is last.
     pub const ALL: &[Self] = &[Self::Good, Self::Note, Self::Warning, Self::Wrong, Self::Skipped];
 
-    /// The stable name, as it stands in JSON.
+    /// The stable name, as it appears in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,15 +48,15 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// The outcome of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Check {
-    /// What it is about, in a word that stays: `bucket`, `list`, `index`, …
+    /// The stable name of the check: `bucket`, `list`, `index`, …
     pub name: &'static str,
-    /// Of what, where there are several: a mount or a library.
+    /// The mount or library that was checked, if there are several.
     pub of: Option<String>,
-    /// How it went.
+    /// The result.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
@@ -93,7 +92,7 @@ impl Check {
         Self::new(name, Verdict::Skipped, why)
     }
 
-    /// Something failed, and says itself what to do.
+    /// A check that failed with an error; the error's hint is the fix.
     fn failed(name: &'static str, error: &Error) -> Self {
         let fix = error.hint().cloned();
         Self { fix, ..Self::wrong(name, error.message()) }
@@ -108,25 +107,25 @@ impl Check {
     }
 }
 
-/// What [`SkillFs::diagnose`] found.
+/// The result of [`SkillFs::diagnose`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Diagnosis {
-    /// Whether nothing is wrong. Notes, warnings and what was skipped do not count.
+    /// Whether no check is wrong. Notes, warnings and skipped checks do not count.
     pub healthy: bool,
-    /// What was looked at, in order: first the bucket, then what the session may do in it.
+    /// The checks in order: first the bucket, then what the session may do in it.
     pub checks: Vec<Check>,
 }
 
 impl Diagnosis {
-    /// How many checks went so.
+    /// The number of checks with this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> u64 {
         self.checks.iter().filter(|check| check.verdict == verdict).count() as u64
     }
 }
 
-/// One prefix that the session sees.
+/// A prefix that the session can see.
 struct VisiblePrefix {
     mount: Mount,
     library: Option<Library>,
@@ -159,7 +158,7 @@ impl VisiblePrefix {
     }
 }
 
-/// Whether there is still somebody to ask. One who has stopped answering is not waited for again and again.
+/// Tracks whether the server still responds, so that later checks do not wait for a timeout again.
 #[derive(Default)]
 struct CheckList {
     broken: bool,
@@ -176,7 +175,7 @@ impl CheckList {
         Check::failed(name, error)
     }
 
-    /// A check that the server did not answer as it should.
+    /// A check that failed with an unexpected response.
     fn troubled(&mut self, name: &'static str, trouble: &Trouble) -> Check {
         self.note(&trouble.reason);
         Check::failed(name, &trouble.error)
@@ -187,24 +186,25 @@ const SILENT: &str = "the storage has stopped responding";
 const NO_SESSION: &str = "no session was given";
 
 impl SkillFs {
-    /// Looks at the bucket, and at what a session may do in it: whether it can be reached, its region, the
-    /// credentials, the clock, what may be listed, read and written, whether tenants are kept apart by S3 itself,
+    /// Checks the bucket and what a session may do in it: whether the bucket is reachable, its region, the
+    /// credentials, the clock, permissions to list, read and write, whether S3 itself isolates tenants,
     /// versioning, conditional writes, and the indexes of the session's libraries.
     ///
-    /// It never fails: whatever happens is a [`Check`], with what was found and what to do about it. Of content
-    /// nothing is read but one byte of one file a mount, and keys of a published library that others may have changed.
-    /// Into each mount that the session may write to, one object with a random name is written, and deleted again; it
-    /// begins with `.skillfs-doctor-`.
+    /// This never fails: every outcome is a [`Check`] that says what was found and how to fix it. The only
+    /// content that is read is one byte of one file per mount, and keys of a published library that others
+    /// may have changed. One object with a random name that begins with `.skillfs-doctor-` is written to each
+    /// mount that the session may write to, and deleted again.
     ///
-    /// Costs one request for the bucket (two where versioning may not be asked for), two for each prefix that the
-    /// session sees, two more for each mount that it may write to, one for conditional writes where the server
-    /// is not known to mind them, and what reading the indexes costs: two for each library, and one for every 1,000 keys
-    /// of it; one more for each key that others may have changed. Where the session has a role, four more, two
-    /// for each library and one for each mount that it is not to change see whether S3 confines it; that they are refused is
-    /// what is hoped for, and what is accepted is deleted again.
+    /// Costs one request for the bucket (two if reading the versioning configuration is denied), two for each
+    /// prefix that the session sees, two more for each mount that it may write to, and one for conditional
+    /// writes if it is not yet known whether the server honors them. Checking the indexes costs two requests
+    /// for each library, one for every 1,000 of its keys, and one for each key that others may have changed.
+    /// If the session has a role, checking whether S3 confines it costs four more requests, two for each
+    /// library and one for each mount that it must not change. S3 should refuse these; an object that S3
+    /// accepts is deleted again.
     #[instrument(name = "diagnose", skip_all)]
     pub async fn diagnose(&self, session: &Session) -> Diagnosis {
-        // Boxed: who asks need not carry all of it.
+        // Boxed to keep the caller's future small.
         let checks = Box::pin(self.checks(session)).await;
         Diagnosis { healthy: checks.iter().all(|check| check.verdict != Verdict::Wrong), checks }
     }
@@ -240,7 +240,7 @@ impl SkillFs {
             checks.push(Check::skipped("list", NO_SESSION).fix(open_with(all)));
             checks.extend(["read", "write"].map(|name| Check::skipped(name, NO_SESSION)));
         }
-        // What a session may do is then asked with credentials of its own.
+        // With a role, these requests use the session's own credentials.
         let confined = backend.is_confined();
         checks.push(match line.broken {
             true => Check::skipped("confinement", SILENT),
@@ -272,7 +272,7 @@ impl SkillFs {
     }
 }
 
-/// What comes behind the ground, when none of it can be looked at but what is known of versioning.
+/// The checks that are skipped if a fundamental one failed, around the result for versioning.
 fn skipped_from_here(why: &str, versioning: Check) -> impl Iterator<Item = Check> {
     let skipped = |name: &'static str| Check::skipped(name, why);
     let before = ["list", "read", "write", "confinement"].map(skipped);
@@ -280,7 +280,7 @@ fn skipped_from_here(why: &str, versioning: Check) -> impl Iterator<Item = Check
     before.into_iter().chain([versioning]).chain(behind)
 }
 
-/// A library in two words.
+/// The kind and the ID of a library.
 fn short(library: &Library) -> String {
     let owner = Owner::from(library);
     format!("{} {}", owner.identity().spec().name, owner.id())
@@ -292,7 +292,7 @@ fn open_with(identities: impl IntoIterator<Item = Identity>) -> Hint {
     Hint::OpenWith { mount: None, identities }
 }
 
-/// `1 key`, `2 keys`.
+/// Formats a count: `1 key`, `2 keys`.
 pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
@@ -304,13 +304,13 @@ fn address(store: &Store, region: Option<&str>) -> BucketAddress {
     BucketAddress { name: store.name().to_owned(), endpoint, region, embedded: store.is_embedded() }
 }
 
-/// The bucket as a policy names it.
+/// The ARN of the bucket for use in a policy.
 fn bucket_arn(store: &Store) -> String {
     let bucket = store.name();
     if bucket.starts_with("arn:") { bucket.to_owned() } else { format!("arn:aws:s3:::{bucket}") }
 }
 
-/// What a policy allows it for.
+/// The ARN of all objects below a prefix for use in a policy.
 fn arn(store: &Store, prefix: &str) -> String {
     let object = if store.name().starts_with("arn:") { "object/" } else { "" };
     format!("`{}/{object}{prefix}*`", bucket_arn(store))

@@ -78,9 +78,7 @@ impl Grep {
         max_per_file: some u64;
         max_matches: u64;
     }
-}
 
-impl Grep {
     /// Creates a query for a literal text, with all options at their defaults.
     pub fn new(pattern: impl Into<String>) -> Self {
         Self {

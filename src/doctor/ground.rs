@@ -1,19 +1,20 @@
-//! What everything else stands on: endpoint, bucket, region, credentials, clock. And versioning, which comes with it.
+//! The fundamental checks: endpoint, bucket, region, credentials and clock. Also versioning, which the same
+//! response reports.
 
 use super::{Check, address};
 use crate::error::{CredentialsFault, Error, Hint, shorten};
 use crate::store::{Heard, Reason, Store, Trouble, Versioning};
 
-/// A clock that is further off is worth a word, and S3 takes 15 minutes at most.
+/// Clock skew in seconds that causes a warning or an error. S3 tolerates at most 15 minutes.
 const CLOCK_WARNING: i64 = 60;
 const CLOCK_WRONG: i64 = 5 * 60;
-/// Answers take their time, and tell theirs in whole seconds.
+/// Skew below this is not reported: responses take time, and their dates have whole seconds.
 const CLOCK_EXACT: i64 = 5;
 
 pub(super) struct Ground {
     pub(super) checks: Vec<Check>,
     pub(super) versioning: Check,
-    /// Why nothing else can be asked.
+    /// Why the remaining checks are skipped, if they are.
     pub(super) stop: Option<&'static str>,
 }
 
@@ -22,7 +23,7 @@ pub(super) async fn look(store: &Store) -> Ground {
     let (mut trouble, mut may_ask) = (None, true);
     let versioning = match versions {
         Ok(told) => versioning(store, &heard, told),
-        // Whether the bucket is there, another question tells.
+        // The response does not say whether the bucket exists, so send another request.
         Err(Trouble { reason: reason @ (Reason::Refused | Reason::NotImplemented), .. }) => {
             let (there, more) = store.head_bucket().await;
             heard.bucket_region = more.bucket_region.or(heard.bucket_region);
@@ -59,10 +60,10 @@ pub(super) async fn look(store: &Store) -> Ground {
     Ground { checks, versioning, stop }
 }
 
-/// Why nothing else can be asked, and the error that says so.
+/// The failure that makes the remaining checks impossible.
 type Stop<'t> = Option<(&'t Reason, &'t Error)>;
 
-/// Why what comes behind it is not looked at.
+/// Why the remaining checks are skipped.
 fn because(reason: &Reason) -> &'static str {
     match reason {
         Reason::NoCredentials => "there are no credentials",
@@ -156,7 +157,7 @@ fn credentials(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
         Some((Reason::BadToken, _)) => {
             wrong(format!("the session token does not belong to {key}"), CredentialsFault::WrongToken)
         }
-        // Who may ask is looked at before what is asked for.
+        // S3 checks the credentials before it looks up the bucket.
         None | Some((Reason::NoBucket, _)) if store.is_embedded() => {
             Check::good("credentials", "the embedded store's own")
         }
@@ -172,7 +173,7 @@ fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     const SET: Hint = Hint::SetClock;
     let refused = matches!(trouble, Some((Reason::Skewed, _)));
     match (heard.ahead, trouble) {
-        // The page of a proxy has the proxy's time.
+        // The date in a proxy's error page is the proxy's.
         (_, Some((reason @ (Reason::NotS3 | Reason::Other), _))) => Check::skipped("clock", because(reason)),
         (None, _) if refused => {
             Check::wrong("clock", "this machine's clock is wrong, so the storage refuses requests").fix(SET)
@@ -194,7 +195,7 @@ fn clock(store: &Store, heard: &Heard, trouble: Stop<'_>) -> Check {
     }
 }
 
-/// How long that is, as people say it.
+/// Formats a duration in a readable unit.
 fn roughly(seconds: i64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

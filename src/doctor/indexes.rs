@@ -1,4 +1,4 @@
-//! What kind of library it is, whether its index can be used, and whether others have changed its mirror.
+//! Checks the kind of a library, whether its index is usable, and whether others have changed its mirror.
 
 use super::{Check, CheckList, arn, plural};
 use crate::admin::{LibraryKind, Overview};
@@ -7,10 +7,10 @@ use crate::error::{ErrorKind, Hint};
 use crate::mount::Library;
 use crate::store::{Reason, Trouble};
 
-/// So many names are told of what differs.
+/// The maximum number of changed keys to list by name.
 const NAMES: usize = 3;
 
-/// The session has this one library.
+/// Checks the index of a library, using a session that has only this library.
 pub(super) async fn look(backend: &S3Backend, library: &Library, line: &mut CheckList) -> Check {
     const NAME: &str = "index";
     let backend = backend.fresh();

@@ -1,4 +1,4 @@
-//! What the session may do, and what it may not: asked with its own credentials.
+//! Checks what the session may and may not do, using the session's own credentials.
 
 use super::{Check, CheckList, NO_SESSION, SILENT, VisiblePrefix, address, arn, bucket_arn, open_with};
 use crate::backend::S3Backend;
@@ -8,27 +8,27 @@ use crate::mount::{Access, Grants, Identity, Library, MOUNTS, MountSpec, Mounts,
 use crate::path::{VirtualPath, WORKING_DIRECTORY};
 use crate::store::{LastWork, Reason, Store, Trouble};
 
-/// What a look at one place found.
+/// The permissions found for one prefix.
 pub(super) struct Rights {
     pub(super) checks: Vec<Check>,
     pub(super) listed: bool,
-    /// Whether writing works; `None` where it was not to be tried.
+    /// Whether writing works; `None` if it was not tried.
     pub(super) written: Option<bool>,
 }
 
-/// What became of an object that was made to see whether that is allowed.
+/// The outcome of creating a probe object.
 enum Probed {
-    /// It was made, and is gone again.
+    /// It was created and deleted again.
     Gone,
-    /// It was made, and is still there.
+    /// It was created and could not be deleted.
     Left(Error),
-    /// It was not made.
+    /// It was not created.
     Not(Trouble),
-    /// Perhaps it was made, and it could not be deleted.
+    /// It may have been created, and could not be deleted.
     Lost(Trouble),
 }
 
-/// Whether the session gets credentials of its own.
+/// Checks whether the session can assume its role.
 pub(super) async fn role(backend: &S3Backend) -> Check {
     match backend.credentials().await {
         Ok(credentials) => Check::good("role", format!("assumed as `{}`", credentials.session_name)),
@@ -36,7 +36,7 @@ pub(super) async fn role(backend: &S3Backend) -> Check {
     }
 }
 
-/// A name that nobody has.
+/// A random name that no other object has.
 fn probe_name(store: &Store) -> Result<String> {
     Ok(format!(".skillfs-doctor-{}", store.fresh_id()?))
 }
@@ -65,7 +65,7 @@ pub(super) async fn look(
         true => Check::skipped("read", SILENT),
         false => read(store, place, listed, found.as_deref(), line).await,
     });
-    // `/skills` takes no writes, whoever asks.
+    // `/skills` is read-only for every session.
     let mut written = None;
     if place.library.is_none() {
         say(if line.broken {
@@ -100,8 +100,8 @@ fn list(store: &Store, place: &VisiblePrefix, answer: &Result<Option<String>, Tr
     }
 }
 
-/// A file that is there tells for sure. One that is not must be told from one that may not be read; S3 does so only
-/// for those who may list the bucket.
+/// Checks whether files can be read. If a file exists, reading it gives a definite result. Otherwise, S3
+/// distinguishes a missing file from a forbidden one only for callers that may list the bucket.
 async fn read(
     store: &Store,
     place: &VisiblePrefix,
@@ -170,7 +170,7 @@ fn remove(store: &Store, key: &WritableKey) -> Hint {
     Hint::DeleteObject { bucket: address(store, None), key: key.as_str().to_owned() }
 }
 
-/// Does work in a task of its own, to its end: who goes away in between leaves nothing behind.
+/// Runs work in a separate task to completion, so that a canceled caller does not leave a probe object.
 async fn to_the_end<T: Send + 'static>(
     what: &str,
     work: impl Future<Output = T> + Send + 'static,
@@ -185,7 +185,7 @@ async fn to_the_end<T: Send + 'static>(
     task.await.map_err(failed)
 }
 
-/// Makes an object, and takes it away again.
+/// Creates an object and deletes it again.
 async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
     let (store, key) = (store.clone(), key.clone());
     let work = async move {
@@ -204,7 +204,7 @@ async fn probe(store: &Store, key: &WritableKey, only_new: bool) -> Probed {
         .unwrap_or_else(|error| Probed::Not(Trouble { reason: Reason::Other, error }))
 }
 
-/// Whether a write that failed so had no effect.
+/// Whether a write that failed for this reason definitely had no effect.
 fn surely_not(reason: &Reason) -> bool {
     !matches!(reason, Reason::Timeout | Reason::Unreachable | Reason::NotS3 | Reason::Other)
 }
@@ -242,7 +242,7 @@ pub(super) async fn conditional_writes(
     }
 }
 
-/// Whether S3 itself keeps this session from what belongs to others.
+/// Checks whether S3 itself denies this session access to the data of others.
 pub(super) async fn confinement(
     store: &Store,
     session: &Session,
@@ -290,16 +290,16 @@ pub(super) async fn confinement(
     }
 }
 
-/// What a confined session must be refused.
+/// The results of requests that S3 must refuse to a confined session.
 #[derive(Default)]
 struct Trespasses {
-    /// What was not.
+    /// Requests that S3 allowed.
     allowed: Vec<String>,
-    /// Something that failed in another way.
+    /// An error other than a refusal.
     unclear: Option<Error>,
-    /// What was made, and could not be deleted.
+    /// Objects that were created and could not be deleted.
     left: Vec<WritableKey>,
-    /// What may have been.
+    /// Objects that may have been created.
     perhaps_left: Vec<WritableKey>,
 }
 
@@ -346,16 +346,16 @@ async fn trespass(store: &Store, session: &Session, line: &mut CheckList) -> Res
             found.note(&what, store.try_list(&all).await, line);
         }
     }
-    // A thread that nobody has.
+    // A thread ID that nobody uses.
     let thread = ThreadId::parse(&format!("skillfs-doctor-{}", store.fresh_id()?))?;
     let mounts = Mounts::of(&Session { thread: Some(thread), ..Session::default() });
     let other = mounts.target(&VirtualPath::top_level(WORKING_DIRECTORY))?.probe(&probe_name(store)?);
     if !line.broken {
         found.note("it may read in another thread", store.try_read(other.key()).await, line);
     }
-    // S3 may refuse to say of a file that it is missing; of writing it cannot be taken for anything else.
+    // S3 may answer 403 for a missing file, so a refused read proves nothing. A refused write is unambiguous.
     found.write(store, "it may write to another thread", other, line).await;
-    // What the session itself sees, and is not to change.
+    // Prefixes that the session can see but must not change.
     let libraries = session.user.clone().map(Library::User);
     let libraries = libraries.into_iter().chain(session.libraries.iter().cloned().map(Library::Shared));
     let mut closed = Vec::new();

@@ -32,14 +32,14 @@ const BLOBS: &str = ".skillfs/blobs/";
 /// The records of releases.
 const RELEASES: &str = ".skillfs/releases/";
 
-/// A library of skills, as those who look after it name it.
+/// A skill library, as administrators name it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub enum Library {
-    /// A user's own.
+    /// The library of a user.
     #[serde(rename = "user")]
     User(UserId),
-    /// A shared one.
+    /// A shared library.
     #[serde(rename = "library")]
     Shared(LibraryId),
 }

@@ -164,9 +164,7 @@ impl Grants {
         workspace: Access;
         ticket: Access;
     }
-}
 
-impl Grants {
     /// Read-only access to everything.
     pub const READ_ONLY: Self = Self { workspace: Access::ReadOnly, ticket: Access::ReadOnly };
 

@@ -299,27 +299,14 @@ async fn a_pinned_skill_is_left_alone(b: Bucket) {
     assert!(fs.library(&plan.library).publish(&plan).await.unwrap().release.is_some());
     push(fs, &skills(&["a"], 3), &options()).await.unwrap();
     assert_eq!(version_seen(&reader(fs), "a").await.unwrap(), Some(3));
-    let kind_of = |plan: Result<Plan>| plan.unwrap_err().kind();
-    assert_eq!(
-        kind_of(fs.library(&library()).plan(LibraryChange::Unpin { skill: "a".into() }, &options()).await),
-        ErrorKind::NotFound
-    );
-    assert_eq!(
-        kind_of(
-            fs.library(&library())
-                .plan(LibraryChange::Pin { skill: "none".into(), release: 1 }, &options())
-                .await
-        ),
-        ErrorKind::NotFound
-    );
-    assert_eq!(
-        kind_of(
-            fs.library(&library())
-                .plan(LibraryChange::Pin { skill: "a".into(), release: 99 }, &options())
-                .await
-        ),
-        ErrorKind::NotFound
-    );
+    for change in [
+        LibraryChange::Unpin { skill: "a".into() },
+        LibraryChange::Pin { skill: "none".into(), release: 1 },
+        LibraryChange::Pin { skill: "a".into(), release: 99 },
+    ] {
+        let plan = fs.library(&library()).plan(change, &options()).await;
+        assert_eq!(plan.unwrap_err().kind(), ErrorKind::NotFound);
+    }
     assert_clean(fs, &library()).await;
 }
 
